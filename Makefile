@@ -1,0 +1,46 @@
+# Everything runs in .venv, which `make setup` builds from python3 and constraints.txt alone.
+PYTHON ?= python3
+VENV := .venv
+RUN := $(VENV)/bin/python
+# Versions come from constraints.txt: an unpinned torch would pull gigabytes.
+PIP_INSTALL := $(RUN) -m pip install --quiet --constraint constraints.txt
+READY := $(VENV)/.ready
+READY_BENCH := $(VENV)/.ready-bench
+
+.PHONY: help setup test test-slow check bench clean
+.DEFAULT_GOAL := help
+
+help:  ## Show this list
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+setup: $(READY)  ## Build .venv with what tests and demo need (once)
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(PIP_INSTALL) torch
+	$(PIP_INSTALL) --editable '.[cli,plots,hf,dev]'
+	@touch $@
+
+$(READY_BENCH): $(READY)
+	$(PIP_INSTALL) --editable '.[bench]'
+	@touch $@
+
+test: setup  ## Run the tests
+	$(RUN) -m pytest -q
+
+test-slow: setup  ## Run the tests marked slow
+	$(RUN) -m pytest -q -m slow
+
+check: setup  ## What must pass before a commit: lint, format, types, doctests, tests
+	$(RUN) -m ruff check .
+	$(RUN) -m ruff format --check .
+	$(RUN) -m pyright --pythonpath $(RUN)
+	$(RUN) -m pytest -q --doctest-modules psac
+	$(RUN) -m pytest -q
+
+bench: $(READY_BENCH)  ## Measure against ordinary training, Opacus and vmap
+	$(RUN) -m benchmarks
+
+clean:  ## Remove .venv, caches and build products
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

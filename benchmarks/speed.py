@@ -1,0 +1,134 @@
+"""How long a step takes: all contestants interleaved in one process.
+
+Each round runs the contestants once, in a fresh random order, so that a slow minute of the machine
+slows all of them alike. The figure of a contestant is the lower quartile of its times (the slower
+ones tell of other work on the machine), its ratio is that over the ordinary step's, with a 95 %
+bootstrap interval. Rounds go on until the time budget is spent. A contestant that is many times
+slower than the fastest joins only every few rounds, or it would eat the precision of the others.
+
+>>> lower_quartile([4.0, 1.0, 2.0, 3.0, 9.0])
+2.0
+"""
+
+from __future__ import annotations
+
+import gc
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from benchmarks.contestants import warmed_up
+from benchmarks.records import error_text
+from benchmarks.workloads import Batch, Workload
+
+SLOW = 4.0  # a contestant joins every n-th round when it is n times this factor slower
+
+Run = Callable[[], object]
+
+
+def lower_quartile(times: Sequence[float]) -> float:
+    """The time that a quarter of the runs undercut."""
+    return float(np.quantile(times, 0.25))
+
+
+def strides(first: Mapping[str, float], *, budget_seconds: float, min_runs: int) -> dict[str, int]:
+    """Every how many rounds each contestant joins, so that all reach `min_runs` in the budget."""
+    fastest = min(first.values())
+    wanted = {name: max(1, round(t / (SLOW * fastest))) for name, t in first.items()}
+    rounds = budget_seconds / sum(t / wanted[name] for name, t in first.items())
+    most = max(1, int(rounds / min_runs))
+    return {name: min(stride, most) for name, stride in wanted.items()}
+
+
+def interleave(
+    runs: Mapping[str, Run],
+    *,
+    budget_seconds: float,
+    seed: int = 0,
+    min_runs: int = 5,
+    max_rounds: int = 1000,
+    clock: Callable[[], float] = time.perf_counter,
+) -> dict[str, list[float]]:
+    """Seconds of every run of every contestant, in shuffled rounds; never fewer than `min_runs`."""
+
+    def seconds_of(name: str) -> float:
+        gc.collect()  # outside the clock: one contestant's garbage is not another's time
+        start = clock()
+        runs[name]()
+        return clock() - start
+
+    shuffler = random.Random(seed)
+    times: dict[str, list[float]] = {name: [] for name in runs}
+    gc.disable()
+    try:
+        first = {name: seconds_of(name) for name in runs}
+        joins = strides(first, budget_seconds=budget_seconds, min_runs=min_runs) if first else {}
+        end = clock() + budget_seconds
+        for number in range(max_rounds):
+            if clock() > end and all(len(t) >= min_runs for t in times.values()):
+                break
+            due = [name for name in runs if number % joins[name] == 0]
+            shuffler.shuffle(due)
+            for name in due:
+                times[name].append(seconds_of(name))
+    finally:
+        gc.enable()
+    return times
+
+
+def ratio(times: Sequence[float], base: Sequence[float], *, seed: int = 0) -> dict[str, float]:
+    """Lower quartile over the base's, with a 95 % bootstrap interval."""
+    generator = np.random.default_rng(seed)
+
+    def resampled(values: Sequence[float]) -> np.ndarray:
+        draws = generator.choice(np.asarray(values), size=(1000, len(values)))
+        return np.quantile(draws, 0.25, axis=1)
+
+    low, high = np.quantile(resampled(times) / resampled(base), [0.025, 0.975])
+    value = lower_quartile(times) / lower_quartile(base)
+    return {"ratio": round(value, 4), "low": round(float(low), 4), "high": round(float(high), 4)}
+
+
+def summarise(times: Mapping[str, Sequence[float]]) -> dict[str, dict[str, Any]]:
+    """A contestant's figures for the record, its raw times included."""
+    result: dict[str, dict[str, Any]] = {}
+    for name, values in times.items():
+        result[name] = {
+            "status": "ran",
+            "lower_quartile_seconds": round(lower_quartile(values), 6),
+            "median_seconds": round(float(np.median(values)), 6),
+            **(ratio(values, times["ordinary"]) if "ordinary" in times else {}),
+            "seconds": [round(value, 6) for value in values],
+        }
+    return result
+
+
+def measure(
+    workload: Workload,
+    contestants: Sequence[str],
+    *,
+    seconds: float,
+    seed: int = 0,
+    min_runs: int = 5,
+) -> dict[str, dict[str, Any]]:
+    """Time the contestants on a workload; one that cannot run is recorded with its reason."""
+    batch = workload.make_batch(seed=seed)
+    runs: dict[str, Run] = {}
+    failed: dict[str, dict[str, Any]] = {}
+    for name in contestants:
+        try:
+            runs[name] = bound_run(name, workload, batch, seed=seed)
+        except Exception as error:  # noqa: BLE001 - whatever a library raises is its result
+            failed[name] = {"status": "cannot run", "error": error_text(error)}
+    times = interleave(runs, budget_seconds=seconds, seed=seed, min_runs=min_runs)
+    figures = summarise(times) | failed
+    return {name: figures[name] for name in contestants}
+
+
+def bound_run(name: str, workload: Workload, batch: Batch, *, seed: int) -> Run:
+    """A warmed-up contestant with its batch in hand."""
+    step = warmed_up(name, workload, batch, seed=seed)
+    return lambda: step(batch)

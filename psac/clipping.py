@@ -1,0 +1,277 @@
+"""Norm in, weight out: the rules that bound what one sample adds to the gradient sum.
+
+A rule maps per-sample norms n >= 0 to weights w >= 0 with n * w(n) <= C, so adding or removing one
+sample moves the weighted sum by at most C, the rule's `bound`.  The noise takes its scale from it.
+
+    PSAC    C / (s (x + r / (x + r))), x = n / s    arXiv:2212.00328; s (`scale`) is 1 there
+    AutoS   C / (n + s r)                           arXiv:2206.07136; s is 1 there
+    NSGD    C / (n + r)                             arXiv:2206.13033
+    AutoV   C / n                                   arXiv:2206.07136
+    Abadi   min(1, C / n)                           arXiv:1607.00133
+    Custom  your own function of n
+
+The formulas hold to rounding; `safe_weights`, which the engine calls, makes the bound hold exactly,
+for a user's own rule too.  Computing the norms and adding the noise are left to others.
+
+>>> PSAC(r=0.25).weights(torch.tensor([0.0, 0.25, 1.0]))
+tensor([1.0000, 1.3333, 0.8333])
+>>> safe_weights(PSAC(), torch.tensor([0.9, float("inf")]))
+tensor([1., 0.])
+"""
+
+import dataclasses
+import difflib
+import inspect
+import math
+import numbers
+from collections.abc import Callable, Iterable
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+SHRINK = 1e-6  # In float32, w * g passes the bound by up to 1.3e-7 of it; this is the margin.
+
+
+@runtime_checkable
+class ClippingRule(Protocol):
+    """What the engine asks of a rule: C as `bound`, and one weight >= 0 for each norm.
+
+    A sample's weight may depend on its own norm and on public values, never on other samples: else
+    one sample moves the weights of all, and `bound` is no longer the sensitivity of the sum.
+    """
+
+    @property
+    def bound(self) -> float: ...
+
+    def weights(self, norms: Tensor) -> Tensor: ...
+
+
+@dataclasses.dataclass(frozen=True)
+class PSAC:
+    """Per-sample adaptive clipping: the weight rises to a peak, then falls like C / n.
+
+    Guarantees: the contribution n * w(n) increases with n and stays below C; w(0) = C / s; no
+    weight exceeds that of `peak()`; multiplying norms and scale by k divides the weights by k.
+    r -> 0 is `AutoV`, r -> infinity is `AutoS(r=1)`; the weight exceeds that of `AutoS` with the
+    same r and scale where n > s (1 - r).
+    """
+
+    r: float = 0.1
+    bound: float = 1.0
+    scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        _settle(self, "r", "bound", "scale")
+
+    def weights(self, norms: Tensor) -> Tensor:
+        norms, bound, scale, knee = _tensors(norms, self.bound, self.scale, self.scale * self.r)
+        # The formula above, arranged so that neither n / s nor r / (x + r) over- or underflows.
+        return bound / (norms + scale / (1 + norms / knee))
+
+    def peak(self) -> tuple[float, float]:
+        """The norm with the largest weight, and that weight."""
+        if self.r > 1:  # The stationary point is negative: the weight only falls.
+            return 0.0, self.bound / self.scale
+        root = math.sqrt(self.r)
+        return self.scale * (root - self.r), self.bound / (self.scale * (2 * root - self.r))
+
+
+@dataclasses.dataclass(frozen=True)
+class AutoS:
+    """Automatic clipping with stability: normalisation, damped where the norm is near s r.
+
+    Guarantees: the contribution increases with n, below C; the weight falls from C / (s r).
+    """
+
+    r: float = 0.01
+    bound: float = 1.0
+    scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        _settle(self, "r", "bound", "scale")
+
+    def weights(self, norms: Tensor) -> Tensor:
+        norms, bound, knee = _tensors(norms, self.bound, self.scale * self.r)
+        return bound / (norms + knee)
+
+
+@dataclasses.dataclass(frozen=True)
+class NSGD:
+    """Normalised SGD: found at the same time as `AutoS` and, at scale 1, the same function of n.
+
+    Guarantees: those of `AutoS`.  It has its own name so that a run can say which paper it follows.
+    """
+
+    r: float = 0.01
+    bound: float = 1.0
+
+    def __post_init__(self) -> None:
+        _settle(self, "r", "bound")
+
+    def weights(self, norms: Tensor) -> Tensor:
+        return AutoS(r=self.r, bound=self.bound).weights(norms)
+
+
+@dataclasses.dataclass(frozen=True)
+class AutoV:
+    """Pure normalisation: every sample contributes exactly C.
+
+    Guarantees: the weight is finite; it is 0 at n = 0, where C / n has no value and the gradient is
+    zero or has underflowed, so that a large weight would be a risk without a gain.
+    """
+
+    bound: float = 1.0
+
+    def __post_init__(self) -> None:
+        _settle(self, "bound")
+
+    def weights(self, norms: Tensor) -> Tensor:
+        norms, bound = _tensors(norms, self.bound)
+        return torch.where(norms > 0, bound / norms, 0.0).clamp(max=torch.finfo(norms.dtype).max)
+
+
+@dataclasses.dataclass(frozen=True)
+class Abadi:
+    """The clipping of DP-SGD: gradients up to C are kept as they are, longer ones are cut to C.
+
+    Guarantees: the weight is at most 1, and is 1 where n <= C.
+    """
+
+    bound: float = 1.0
+
+    def __post_init__(self) -> None:
+        _settle(self, "bound")
+
+    def weights(self, norms: Tensor) -> Tensor:
+        norms, bound = _tensors(norms, self.bound)
+        return (bound / norms).clamp(max=1.0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Custom:
+    """A rule of your own: `Custom(lambda norms: 1 / (1 + norms), bound=1.0)`.
+
+    Guarantees: the first sample of every batch is also weighed alone, and a function whose weights
+    depend on the other samples is refused.
+    """
+
+    function: Callable[[Tensor], Tensor]
+    bound: float
+
+    def __post_init__(self) -> None:
+        _settle(self, "bound")
+        if not callable(self.function):
+            raise TypeError(f"Custom needs a function norms -> weights, not {self.function!r}.")
+
+    def weights(self, norms: Tensor) -> Tensor:
+        weights = _matching(norms, self.function(norms), self)
+        if norms.numel() > 1:
+            alone = _matching(norms[:1], self.function(norms[:1]), self)
+            if not torch.allclose(alone, weights[:1], rtol=1e-3, atol=0.0, equal_nan=True):
+                raise ValueError(
+                    f"{self!r} weighs the first sample {weights[0].item():.6g} in its batch and "
+                    f"{alone[0].item():.6g} alone, so the bound is not the sensitivity of the sum. "
+                    "Compute each weight from its own norm and from constants."
+                )
+        return weights
+
+
+RULES: dict[str, Callable[..., ClippingRule]] = {
+    "abadi": Abadi,
+    "auto_s": AutoS,
+    "auto_v": AutoV,
+    "nsgd": NSGD,
+    "psac": PSAC,
+}
+
+
+def get(name: str, **settings: float) -> ClippingRule:
+    """The rule called `name` in `RULES`, with these settings: `get("psac", r=0.1)`."""
+    if name not in RULES:
+        raise ValueError(_unknown("clip rule", name, RULES))
+    known = inspect.signature(RULES[name]).parameters
+    for setting in settings:
+        if setting not in known:
+            raise ValueError(_unknown(f"{name} setting", setting, known))
+    return RULES[name](**settings)
+
+
+@torch.no_grad()
+def safe_weights(rule: ClippingRule, norms: Tensor) -> Tensor:
+    """The rule's weights, made safe: weight * norm <= bound * (1 - SHRINK), whatever the rule does.
+
+    Half-precision norms are promoted to float32.  A norm that is not finite gets weight 0 (and its
+    sample must be dropped: 0 * inf is NaN).  A weight that is too large is cut; one that is NaN or
+    negative, or a wrong shape, raises.
+    """
+    bound = _positive(rule, "bound")
+    (norms,) = _tensors(norms)
+    finite = norms.isfinite()
+    weights = _matching(norms, rule.weights(torch.where(finite, norms, 1.0)), rule)
+    wrong = finite & ~(weights >= 0)
+    if wrong.any():
+        raise ValueError(
+            f"{rule!r} gives the norm {norms[wrong][0].item():.6g} the weight "
+            f"{weights[wrong][0].item():.6g}. Weights must be numbers >= 0: mend its weights()."
+        )
+    return torch.where(finite, weights.minimum(_largest(bound, norms)), 0.0)
+
+
+def _largest(bound: float, norms: Tensor) -> Tensor:
+    """bound * (1 - SHRINK) / norms, rounded towards zero."""
+    info, zero = torch.finfo(norms.dtype), torch.zeros_like(norms)
+    limit = torch.full_like(norms, min(bound * (1 - SHRINK), info.max)).nextafter(zero)
+    # Underflowing squares make tiny norms too small: with 1e10 parameters and denormals flushed, by
+    # up to 1e5 * sqrt(tiny).  Below 1e8 * sqrt(tiny), 1e-11 in float32, a norm is not believed.
+    return (limit / norms.clamp(min=1e8 * math.sqrt(info.tiny))).nextafter(zero)
+
+
+def _tensors(norms: Tensor, *settings: float) -> list[Tensor]:
+    """The norms in float32 or better, and the settings as tensors within the range of that type."""
+    norms = norms.to(torch.promote_types(norms.dtype, torch.float32))
+    info = torch.finfo(norms.dtype)
+    return [norms, *(norms.new_full((), min(max(s, info.tiny), info.max)) for s in settings)]
+
+
+def _matching(norms: Tensor, weights: object, rule: ClippingRule) -> Tensor:
+    """The weights in the norms' dtype and device, once they are known to have their shape."""
+    if not isinstance(weights, Tensor) or weights.shape != norms.shape:
+        given = f"shape {tuple(weights.shape)}" if isinstance(weights, Tensor) else repr(weights)
+        raise ValueError(
+            f"{rule!r} turns norms of shape {tuple(norms.shape)} into weights of {given}. "
+            "Return a tensor with one weight for each norm."
+        )
+    return weights.to(norms)
+
+
+_ADVICE = {
+    "r": "Smaller is closer to pure normalisation, which is AutoV; try 0.1.",
+    "bound": "It is the largest L2 norm that one sample may contribute; try 1.0.",
+    "scale": "It is the norm that counts as one unit; the paper has 1.0.",
+}
+
+
+def _settle(rule: object, *names: str) -> None:
+    """Check these settings of a frozen rule and keep them as plain floats."""
+    for name in names:
+        object.__setattr__(rule, name, _positive(rule, name))
+
+
+def _positive(rule: object, name: str) -> float:
+    """The setting, which must be a finite number above 0."""
+    value = getattr(rule, name)
+    given = f"{type(rule).__name__} was given {name}={value!r}"
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise TypeError(f"{given}; {name} must be a number. {_ADVICE[name]}")
+    if not 0 < float(value) < math.inf:
+        raise ValueError(f"{given}; {name} must be finite and above 0. {_ADVICE[name]}")
+    return float(value)
+
+
+def _unknown(what: str, name: str, known: Iterable[str]) -> str:
+    """The message for a name that is not known, with the nearest one that is."""
+    known = sorted(known)
+    close = difflib.get_close_matches(str(name).lower(), known, n=1)
+    hint = f" Did you mean '{close[0]}'?" if close else ""
+    return f"{what} '{name}' is unknown. Known: {', '.join(known)}.{hint}"

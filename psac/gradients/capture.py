@@ -1,0 +1,148 @@
+"""One backward that leaves per-sample information instead of weight gradients.
+
+`capture` runs autograd from the roots only as far as the taps need it, so the non-private weight gradient is never
+computed. When the output gradients of a tap arrive, its rule turns them into contributions; clusters that are
+complete are measured at once, so that what is no longer needed is freed while backward goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from .cluster import Joint
+from .contributions import Contribution, Dense
+from .graph import Graph
+from .plan import Cluster, Plan, Tap
+from .rules import contributions
+from .rules.arrival import Arrival
+
+
+class Captured:
+    """Per-sample squared norms of one backward, and what is needed to form weighted sums."""
+
+    def __init__(self, graph: Graph, plan: Plan, num_samples: int):
+        self.graph, self.plan, self.num_samples = graph, plan, num_samples
+        self.found: dict[tuple[int, int], Contribution] = {}
+        self.joints: list[Joint] = []
+        self.norms_squared: Tensor | None = None
+        self.foreign_gradients: dict[int, Tensor] = {}
+        self._arrived: set[int] = set()
+        self._waiting = {id(cluster): set(cluster.uses) for cluster in plan.clusters}
+        self._cluster_of = {use: cluster for cluster in plan.clusters for use in cluster.uses}
+
+    def arrive(self, tap: Tap, grads: Sequence[Tensor | None]) -> None:
+        """Called when the output gradients of a tap are there; None stands for zero."""
+        if tap.number in self._arrived or all(grad is None for grad in grads):
+            return  # the generic rule runs the node again, hooks and all
+        self._arrived.add(tap.number)
+        graph, number = self.graph, tap.number
+        arrival = Arrival(
+            node=graph.nodes[number],
+            name=graph.names[number],
+            grads=grads,
+            layouts=tap.layouts,
+            inputs=list(tap.inputs),
+            shapes={k: graph.shape(edge) for k, edge in tap.inputs.items()},
+            num_samples=self.num_samples,
+        )
+        with torch.no_grad():
+            for k, contribution in contributions(arrival).items():
+                self.found[number, k] = contribution
+                cluster = self._cluster_of[number, k]
+                waiting = self._waiting[id(cluster)]
+                waiting.discard((number, k))
+                if not waiting:
+                    self._measure(cluster)
+
+    def _measure(self, cluster: Cluster) -> None:
+        uses = {use: self.found.pop(use) for use in cluster.uses if use in self.found}
+        if not uses:
+            return
+        joint = Joint(self.graph, cluster, uses, self.num_samples)
+        norms = joint.norms_squared()
+        self.norms_squared = norms if self.norms_squared is None else self.norms_squared + norms
+        self.plan.methods[cluster.parameters] = joint.method
+        self.joints.append(joint)
+
+    def finish(self) -> None:
+        """Measures clusters some of whose uses never got a gradient."""
+        with torch.no_grad():
+            for cluster in self.plan.clusters:
+                if self._waiting[id(cluster)]:
+                    self._measure(cluster)
+
+    def zero_samples(self, samples: Tensor) -> None:
+        for joint in self.joints:
+            joint.zero_samples(samples)
+
+    def weighted_sums(self, weights: Tensor) -> dict[str, Tensor]:
+        """Sum over samples of weights[n] * gradient[n], by parameter; parameters without gradient are left out."""
+        with torch.no_grad():
+            return {name: value for joint in self.joints for name, value in joint.weighted_sums(weights).items()}
+
+
+def capture(
+    graph: Graph, plan: Plan, roots: Sequence[Tensor], cotangents: Sequence[Tensor], num_samples: int,
+    retain_graph: bool = False,
+) -> Captured:  # fmt: skip
+    """Backward from `roots` with the gradients `cotangents`, captured at the plan's taps."""
+    captured = Captured(graph, plan, num_samples)
+    terminal = [tap for tap in plan.taps if tap.terminal]
+    handles = [
+        graph.nodes[tap.number].register_prehook(lambda grads, tap=tap: captured.arrive(tap, grads))
+        for tap in plan.taps
+        if not tap.terminal
+    ]
+    ends = [(tap.number, k) for tap in terminal for k in range(len(tap.layouts))]
+    leaves = [(number, 0) for number in graph.foreign]
+    try:
+        grads = gradients(graph, roots, cotangents, ends + leaves, retain_graph=retain_graph)
+    finally:
+        for handle in handles:
+            handle.remove()
+    for tap in terminal:
+        captured.arrive(tap, [grads.get((tap.number, k)) for k in range(len(tap.layouts))])
+    captured.finish()
+    captured.foreign_gradients = {number: grads[number, 0] for number, _ in leaves if (number, 0) in grads}
+    return captured
+
+
+def gradients(graph: Graph, roots, cotangents, edges, retain_graph: bool) -> dict[tuple[int, int], Tensor]:  # type: ignore[no-untyped-def]
+    """Gradients at the given edges, those that get any."""
+    if not edges or not roots:
+        return {}
+    found = torch.autograd.grad(
+        roots, [graph.edge(edge) for edge in edges], cotangents, retain_graph=retain_graph, allow_unused=True
+    )
+    return {edge: grad for edge, grad in zip(edges, found, strict=True) if grad is not None}
+
+
+def capture_single(
+    graph: Graph, roots: Sequence[Tensor], cotangents: Sequence[Tensor]
+) -> tuple[dict[str, Tensor], dict[int, Tensor]]:
+    """The gradient of a batch of one: plain autograd, by parameter and by foreign leaf."""
+    edges = [(number, 0) for number in (*graph.parameters, *graph.foreign)]
+    grads = gradients(graph, roots, cotangents, edges, retain_graph=False)
+    private = {graph.parameters[n]: grad for (n, _), grad in grads.items() if n in graph.parameters}
+    return private, {n: grad for (n, _), grad in grads.items() if n not in graph.parameters}
+
+
+class Rows:
+    """Per-sample gradients by parameter, formed one by one: the loop over samples, or a batch of one."""
+
+    def __init__(self, rows: dict[str, Tensor], num_samples: int):
+        self.rows = {name: Dense(value) for name, value in rows.items()}
+        self.num_samples = num_samples
+        norms = [row.norms_squared() for row in self.rows.values()]
+        self.norms_squared = torch.stack(norms).sum(0) if norms else None
+        self.foreign_gradients: dict[int, Tensor] = {}
+
+    def zero_samples(self, samples: Tensor) -> None:
+        for row in self.rows.values():
+            row.zero_samples(samples)
+
+    def weighted_sums(self, weights: Tensor) -> dict[str, Tensor]:
+        return {name: row.weighted_sum(weights) for name, row in self.rows.items()}

@@ -1,0 +1,213 @@
+"""Parameters that share sources: from contributions to joint norms and to sums per parameter.
+
+The per-sample gradient of a parameter is the sum of what arrives through all its uses: a tied embedding and head,
+a cell that runs T times, two forwards in one backward, three slices of one packed weight. Norms are those of the sum:
+
+    same parameter, every use holds it whole   joined in the parameter's own space, cross terms included
+    slices that do not overlap                 squared norms add
+    anything else (weight norm, ...)           per-sample gradients of the sources, pulled back to the parameters
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from .contributions import Contribution, Dense, Lookup, Outer, slices, square_sum, wide
+from .graph import Edge, Graph
+from .plan import TRANSPOSES, WHOLE, Cluster
+from .rules.generic import pull_back
+
+
+class Joint:
+    """One cluster in one backward: the contributions of all its uses."""
+
+    def __init__(
+        self, graph: Graph, cluster: Cluster, found: Mapping[tuple[int, int], Contribution], num_samples: int
+    ):
+        self.graph, self.cluster, self.num_samples = graph, cluster, num_samples
+        self.leaves = {name: k for k, name in graph.parameters.items() if name in cluster.parameters}
+        groups: dict[Edge, list[Contribution]] = defaultdict(list)
+        for (number, k), part in found.items():
+            groups[graph.children[number][k]].append(part)
+        self.whole = all(way in ("itself", "transposed") for way in cluster.ways.values())
+        if self.whole:
+            (leaf,) = self.leaves.values()
+            turned = [
+                in_parameter_space(part, cluster.ways[edge]) for edge, parts in groups.items() for part in parts
+            ]
+            self.parts: dict[Edge, Contribution] = {(leaf, 0): joined(turned)}
+        else:
+            self.parts = {edge: joined(parts) for edge, parts in groups.items()}
+        self.method = ""
+
+    def norms_squared(self) -> Tensor:
+        if self.whole or self._slices_do_not_overlap():
+            total = sum((part.norms_squared() for part in self.parts.values()), start=torch.zeros(()))
+            self.method = " + ".join(dict.fromkeys(part.method for part in self.parts.values()))
+            return total  # type: ignore[return-value]
+        self.method = "pulled back"
+        return self._by_pulling_back()
+
+    def _slices_do_not_overlap(self) -> bool:
+        if any(way == "general" for way in self.cluster.ways.values()):
+            return False
+        if len(self.parts) == 1:
+            return True
+        covered = {name: torch.zeros(self.graph.shape((leaf, 0))) for name, leaf in self.leaves.items()}
+        for edge in self.parts:
+            ones = torch.ones(self.graph.shape(edge))
+            for name, grad in self._pull({edge: ones}).items():
+                covered[name] += grad.cpu().float()
+        return all(bool((grad <= 1).all()) for grad in covered.values())
+
+    def _by_pulling_back(self) -> Tensor:
+        first = next(iter(self.parts.values())).dense(slice(0, 1))
+        targets = [self.graph.edge((leaf, 0)) for leaf in self.leaves.values()]
+        shapes = [self.graph.shape((leaf, 0)) for leaf in self.leaves.values()]
+        size = sum(torch.Size(shape).numel() for shape in shapes) + sum(
+            torch.Size(self.graph.shape(edge)).numel() for edge in self.parts
+        )
+        norms = []
+        for s in slices(self.num_samples, size * first.element_size()):
+            edges = [self.graph.edge(edge) for edge in self.parts]
+            grads = [self._like_source(edge, part.dense(s)) for edge, part in self.parts.items()]
+            pulled = pull_back(edges, targets, grads, shapes)
+            norms.append(sum(square_sum(wide(grad)) for grad in pulled))
+        return torch.cat(norms)  # type: ignore[arg-type]
+
+    def _like_source(self, edge: Edge, grad: Tensor) -> Tensor:
+        meta = self.graph.nodes[edge[0]]._input_metadata[edge[1]]
+        return grad.to(dtype=meta.dtype, device=meta.device)
+
+    def weighted_sums(self, weights: Tensor) -> dict[str, Tensor]:
+        sums = {edge: part.weighted_sum(weights) for edge, part in self.parts.items()}
+        if self.whole:
+            (name,), (value,) = self.leaves, sums.values()
+            return {name: value}
+        return self._pull(sums)
+
+    def _pull(self, sums: Mapping[Edge, Tensor]) -> dict[str, Tensor]:
+        """From sums over the sources to sums over the parameters, past casts, whose rounding is not wanted."""
+        total: dict[str, Tensor] = {}
+        for edge, value in sums.items():
+            below, value = self._past_whole(edge, value)
+            if below[0] in self.graph.parameters:
+                pulled: Sequence[Tensor | None] = [value]
+                names = [self.graph.parameters[below[0]]]
+            else:
+                names = list(self.leaves)
+                targets = [self.graph.edge((leaf, 0)) for leaf in self.leaves.values()]
+                pulled = torch.autograd.grad(
+                    [self.graph.edge(below)], targets, [self._like_source(below, value)],
+                    retain_graph=True, allow_unused=True,
+                )  # fmt: skip
+            for name, grad in zip(names, pulled, strict=True):
+                if grad is not None:
+                    total[name] = total[name] + grad if name in total else grad
+        return total
+
+    def _past_whole(self, edge: Edge, value: Tensor) -> tuple[Edge, Tensor]:
+        while self.graph.names[edge[0]] in WHOLE and value.dim() == 2:
+            if self.graph.names[edge[0]] in TRANSPOSES:
+                value = value.t()
+            edge = self.graph.children[edge[0]][0]
+        return edge, value
+
+    def zero_samples(self, samples: Tensor) -> None:
+        for part in self.parts.values():
+            part.zero_samples(samples)
+
+
+class Sum:
+    """Several contributions to the same tensor that cannot be laid side by side."""
+
+    def __init__(self, parts: Sequence[Contribution]):
+        self.parts = list(parts)
+        self.method = "not measured"
+
+    def norms_squared(self) -> Tensor:
+        pairs = [(a, b) for k, a in enumerate(self.parts) for b in self.parts[k + 1 :]]
+        if all(isinstance(a, (Outer, Lookup)) and isinstance(b, (Outer, Lookup)) for a, b in pairs):
+            twice = [2 * cross(a, b) for a, b in pairs]
+            total = sum(part.norms_squared() for part in self.parts) + sum(twice)
+            self.method = " + ".join(part.method for part in self.parts) + " + cross term"
+            return total.clamp(min=0)  # type: ignore[union-attr]
+        self.method = "summed"
+        first = self.parts[0].dense(slice(0, 1))
+        n = self.num_samples
+        return torch.cat([square_sum(self.dense(s)) for s in slices(n, first.nbytes)])
+
+    @property
+    def num_samples(self) -> int:
+        return max(len(getattr(p, "values", getattr(p, "left", ()))) for p in self.parts)
+
+    def weighted_sum(self, weights: Tensor) -> Tensor:
+        total = self.parts[0].weighted_sum(weights)
+        for part in self.parts[1:]:
+            total = total + part.weighted_sum(weights)
+        return total
+
+    def dense(self, samples: slice = slice(None)) -> Tensor:
+        total = self.parts[0].dense(samples)
+        for part in self.parts[1:]:
+            total = total + part.dense(samples)
+        return total
+
+    def zero_samples(self, samples: Tensor) -> None:
+        for part in self.parts:
+            part.zero_samples(samples)
+
+
+def in_parameter_space(part: Contribution, way: str) -> Contribution:
+    if way == "itself":
+        return part
+    return part.transposed() if isinstance(part, Outer) else Dense(part.dense().transpose(1, 2))
+
+
+def joined(parts: Sequence[Contribution]) -> Contribution:
+    """One contribution for several to the same tensor: side by side along positions where they are alike."""
+    alike: dict[object, list[Contribution]] = defaultdict(list)
+    for part in parts:
+        alike[(type(part), part.left.shape[1]) if isinstance(part, Outer) else type(part)].append(part)
+    merged = [side_by_side(group) for group in alike.values()]
+    return merged[0] if len(merged) == 1 else Sum(merged)
+
+
+def side_by_side(parts: Sequence[Contribution]) -> Contribution:
+    if len(parts) == 1:
+        return parts[0]
+    if all(isinstance(part, Dense) for part in parts):
+        return Dense(torch.stack([part.values for part in parts]).sum(0))  # type: ignore[attr-defined]
+    if all(isinstance(part, Outer) for part in parts):
+        left = torch.cat([wide(part.left) for part in parts], dim=2)  # type: ignore[attr-defined]
+        right = torch.cat([wide(part.right) for part in parts], dim=2)  # type: ignore[attr-defined]
+        return Outer(left, right, parts[0].shape)  # type: ignore[attr-defined]
+    if all(isinstance(part, Lookup) for part in parts):
+        index = torch.cat([part.index for part in parts], dim=1)  # type: ignore[attr-defined]
+        values = torch.cat([part.values for part in parts], dim=1)  # type: ignore[attr-defined]
+        return Lookup(index, values, parts[0].num_rows)  # type: ignore[attr-defined]
+    return Sum(parts)
+
+
+def cross(first: Contribution, second: Contribution) -> Tensor:
+    """[n]: the inner product of two samples' gradients of the same matrix, as Outer or Lookup."""
+    if isinstance(first, Lookup):
+        first, second = second, first
+    assert isinstance(first, Outer)
+    n, _, p, _ = first.left.shape
+    if isinstance(second, Outer):
+        left = torch.matmul(wide(first.left), wide(second.left).transpose(-2, -1))
+        right = torch.matmul(wide(first.right), wide(second.right).transpose(-2, -1))
+        return (left * right).flatten(1).sum(1)
+    assert isinstance(second, Lookup)
+    parts = []
+    for s in slices(n, 12 * p * second.index.shape[1]):
+        index = second.index[s].clamp(min=0)
+        chosen = torch.gather(wide(first.left[s, 0]), 2, index.unsqueeze(1).expand(-1, p, -1))
+        inner = torch.bmm(wide(first.right[s, 0]), second.values[s].transpose(1, 2))
+        parts.append((chosen * inner).flatten(1).sum(1))
+    return torch.cat(parts)

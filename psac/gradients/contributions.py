@@ -1,0 +1,251 @@
+"""What one operation adds to the per-sample gradients of one tensor, without forming them where that is dearer.
+
+A contribution stands for n gradients of the shape of a weight, and answers three questions:
+
+    norms_squared()      [n]           the squared norm of each sample's gradient
+    weighted_sum(w)      weight shape  sum over samples of w[n] * gradient[n]
+    dense()              [n, shape]    the gradients themselves
+
+    Dense    holds them.
+    Outer    a sum over positions p of left[n, p, :] x right[n, p, :] (every matrix product).
+    Lookup   rows of a table: gradient[n, index[n, p], :] += values[n, p, :] (embeddings).
+    Patches  a convolution's weight (in convolution.py).
+
+Letters: n sample, h group, p position, l left features, r right features.
+Norms are computed in float32 at least. `norms_squared` may replace what it holds by a cheaper form of the same.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+# How many bytes a temporary may take; per-sample gradients and Gram matrices are formed in slices below it.
+TEMPORARY_BYTES = 64 * 2**20
+# Of the mass that a Gram form adds up, what must be left for float32 to hold the norm to 1e-4.
+CANCELLATION = 2e-3
+
+
+class Contribution(Protocol):
+    method: str
+
+    def norms_squared(self) -> Tensor: ...
+
+    def weighted_sum(self, weights: Tensor) -> Tensor: ...
+
+    def dense(self, samples: slice = slice(None)) -> Tensor: ...
+
+    def zero_samples(self, samples: Tensor) -> None: ...
+
+
+def wide(tensor: Tensor) -> Tensor:
+    """float32 at least: norms and sums of half-precision values are taken in float32."""
+    return tensor.float() if tensor.dtype in (torch.bfloat16, torch.float16) else tensor
+
+
+def square_sum(values_n: Tensor) -> Tensor:
+    """[n, ...] -> [n], without a temporary of the size of the values."""
+    flat = values_n.flatten(1)
+    return torch.linalg.vector_norm(flat, dim=1).square() if flat.shape[1] else flat.sum(1)
+
+
+def slices(total: int, bytes_each: int) -> list[slice]:
+    """Cuts `total` samples so that a temporary of `bytes_each` per sample stays below the limit."""
+    step = max(1, min(total, TEMPORARY_BYTES // max(1, bytes_each)))
+    return [slice(start, min(start + step, total)) for start in range(0, total, step)]
+
+
+class Dense:
+    """The gradients themselves."""
+
+    method = "instantiated"
+
+    def __init__(self, values_n: Tensor):
+        self.values = wide(values_n)
+
+    def norms_squared(self) -> Tensor:
+        return square_sum(self.values)
+
+    def weighted_sum(self, weights: Tensor) -> Tensor:
+        flat = self.values.flatten(1)
+        return torch.mv(flat.t(), weights.to(flat.dtype)).view(self.values.shape[1:])
+
+    def dense(self, samples: slice = slice(None)) -> Tensor:
+        return self.values[samples]
+
+    def zero_samples(self, samples: Tensor) -> None:
+        self.values = self.values.clone()
+        self.values[samples] = 0
+
+
+class Outer:
+    """gradient[n, h] = sum over p of left[n, h, p, :] x right[n, h, p, :], of shape [h, l, r] (h dropped if 1)."""
+
+    def __init__(self, left_nhpl: Tensor, right_nhpr: Tensor, shape: tuple[int, ...]):
+        self.left, self.right = drop_zero_rows(left_nhpl, right_nhpr)
+        self.shape = shape
+        self.kept: Dense | None = None
+        self.method = "not measured"
+
+    def transposed(self) -> Outer:
+        """The same contribution to the transposed matrix."""
+        turned = object.__new__(Outer)
+        turned.left, turned.right, turned.shape = self.right, self.left, self.shape[::-1]
+        turned.kept, turned.method = None, self.method
+        return turned
+
+    def norms_squared(self) -> Tensor:
+        (n, h, p, l), r = self.left.shape, self.right.shape[-1]
+        if p == 1:
+            self.method = "product of norms"
+            return (row_squares(self.left) * row_squares(self.right)).sum((1, 2))
+        if cost_of_keeping(p, l, r) <= cost_of_gram(p, l, r) and may_keep(p, l, r):
+            self.method = "instantiated"
+            self.kept = Dense(self.dense())
+            self.left = self.right = self.left.new_empty(0)
+            return self.kept.norms_squared()
+        if cost_of_forming(p, l, r) <= cost_of_gram(p, l, r):
+            self.method = "formed in slices"
+            return torch.cat([square_sum(self.dense(s)) for s in slices(n, h * l * r * 4)])
+        self.method = "gram"
+        return self._by_gram()
+
+    def _by_gram(self) -> Tensor:
+        n, h, p, _ = self.left.shape
+        norms, mass = [], []
+        for s in slices(n, 2 * h * p * p * 4):
+            product, diagonal = gram_product(self.left[s], self.right[s])
+            norms.append(product), mass.append(diagonal)
+        total = torch.cat(norms)
+        # A sum that cancels almost wholly has lost its digits: take those samples the direct way.
+        weak = (total < CANCELLATION * torch.cat(mass)).nonzero().flatten().tolist()
+        for sample in weak:
+            total[sample] = square_sum(self.dense(slice(sample, sample + 1)))[0]
+        return total
+
+    def weighted_sum(self, weights: Tensor) -> Tensor:
+        if self.kept is not None:
+            return self.kept.weighted_sum(weights)
+        left, right = wide(self.left), wide(self.right)
+        factor = weights.to(left.dtype).view(-1, 1, 1, 1)
+        if left.shape[-1] < right.shape[-1]:
+            left = left * factor
+        else:
+            right = right * factor
+        if left.shape[1] == 1:
+            return torch.mm(*merged_rows(left, right)).view(self.shape)
+        left_hlq = left.permute(1, 3, 0, 2).flatten(2)
+        right_hqr = right.permute(1, 0, 2, 3).flatten(1, 2)
+        return torch.bmm(left_hlq, right_hqr).view(self.shape)
+
+    def dense(self, samples: slice = slice(None)) -> Tensor:
+        if self.kept is not None:
+            return self.kept.dense(samples)
+        left, right = wide(self.left[samples]), wide(self.right[samples])
+        formed = torch.matmul(left.transpose(-2, -1), right)
+        return formed.view(formed.shape[0], *self.shape)
+
+    def zero_samples(self, samples: Tensor) -> None:
+        if self.kept is not None:
+            return self.kept.zero_samples(samples)
+        self.left, self.right = self.left.clone(), self.right.clone()
+        self.left[samples] = 0
+        self.right[samples] = 0
+
+
+class Lookup:
+    """gradient[n, index[n, p], :] += values[n, p, :], of shape [rows, r]; an index of -1 adds nothing."""
+
+    method = "unique rows"
+
+    def __init__(self, index_np: Tensor, values_npr: Tensor, num_rows: int):
+        self.index, self.num_rows = index_np, num_rows
+        self.values = wide(values_npr)
+        if bool((index_np < 0).any()):
+            self.values = self.values * (index_np >= 0).unsqueeze(-1)
+
+    def norms_squared(self) -> Tensor:
+        n, p, r = self.values.shape
+        if p == 1:
+            return square_sum(self.values)
+        keys = self.index.clamp(min=0) + self.num_rows * torch.arange(n, device=self.index.device).view(n, 1)
+        found, place = torch.unique(keys.flatten(), return_inverse=True)
+        rows = self.values.new_zeros(len(found), r).index_add_(0, place, self.values.reshape(n * p, r))
+        owner = torch.div(found, self.num_rows, rounding_mode="floor")
+        return self.values.new_zeros(n).index_add_(0, owner, square_sum(rows))
+
+    def weighted_sum(self, weights: Tensor) -> Tensor:
+        values = self.values * weights.to(self.values.dtype).view(-1, 1, 1)
+        total = values.new_zeros(self.num_rows, values.shape[-1])
+        return total.index_add_(0, self.index.clamp(min=0).flatten(), values.flatten(0, 1))
+
+    def dense(self, samples: slice = slice(None)) -> Tensor:
+        index, values = self.index[samples].clamp(min=0), self.values[samples]
+        formed = values.new_zeros(values.shape[0], self.num_rows, values.shape[-1])
+        return formed.scatter_add_(1, index.unsqueeze(-1).expand_as(values), values)
+
+    def zero_samples(self, samples: Tensor) -> None:
+        self.values = self.values.clone()
+        self.values[samples] = 0
+
+
+def row_squares(values_nhpd: Tensor) -> Tensor:
+    return torch.linalg.vector_norm(wide(values_nhpd), dim=-1).square()
+
+
+def gram_product(left_nhpl: Tensor, right_nhpr: Tensor) -> tuple[Tensor, Tensor]:
+    """(sum over p, q of <left_p, left_q> <right_p, right_q>, the part of it with p = q), each [n]."""
+    left, right = wide(left_nhpl), wide(right_nhpr)
+    gram = torch.matmul(left, left.transpose(-2, -1))
+    other = torch.matmul(right, right.transpose(-2, -1))
+    diagonal = (gram.diagonal(dim1=-2, dim2=-1) * other.diagonal(dim1=-2, dim2=-1)).sum((1, 2))
+    n = gram.shape[0]
+    total = torch.linalg.vecdot(gram.view(n, -1), other.view(n, -1))
+    return total, diagonal
+
+
+def merged_rows(left_n1pl: Tensor, right_n1pr: Tensor) -> tuple[Tensor, Tensor]:
+    """[l, q] and [q, r] with q running over samples and positions, in memory order where both agree."""
+    left, right = left_n1pl.squeeze(1), right_n1pr.squeeze(1)
+    if not left.is_contiguous() and left.transpose(0, 1).is_contiguous():
+        left, right = left.transpose(0, 1), right.transpose(0, 1)
+    return left.flatten(0, 1).t(), right.flatten(0, 1)
+
+
+def drop_zero_rows(left_nhpl: Tensor, right_nhpr: Tensor) -> tuple[Tensor, Tensor]:
+    """Leaves out positions whose output gradient is zero (padding); exact, and worth it from a quarter on."""
+    n, h, p, _ = right_nhpr.shape
+    if h != 1 or p < 8:
+        return left_nhpl, right_nhpr
+    alive_np = torch.linalg.vector_norm(right_nhpr.squeeze(1), dim=-1, ord=math.inf) != 0
+    longest = int(alive_np.sum(1).max())
+    if longest > 0.75 * p:
+        return left_nhpl, right_nhpr
+    longest = max(longest, 1)
+    first = alive_np.to(torch.uint8).sort(1, descending=True, stable=True).indices[:, :longest]
+    # Positions that stand in for a shorter sample have zero output gradient themselves: they add nothing.
+    rows = first.unsqueeze(-1)
+    left = torch.take_along_dim(left_nhpl.squeeze(1), rows, dim=1)
+    right = torch.take_along_dim(right_nhpr.squeeze(1), rows, dim=1)
+    return left.unsqueeze(1), right.unsqueeze(1)
+
+
+# Multiply-adds per sample until norms and weighted sum are both there; constants from benchmarks/, see docs.
+def cost_of_gram(p: int, l: int, r: int) -> float:
+    return p * p * (l + r) + p * l * r
+
+
+def cost_of_keeping(p: int, l: int, r: int) -> float:
+    return 1.15 * p * l * r + 12 * l * r
+
+
+def cost_of_forming(p: int, l: int, r: int) -> float:
+    return 2.15 * p * l * r + 6 * l * r
+
+
+def may_keep(p: int, l: int, r: int) -> bool:
+    """Gradients replace the inputs and output gradients that they came from: not more memory than those."""
+    return l * r <= 1.6 * p * (l + r)

@@ -1,0 +1,19 @@
+"""What the engine refuses, and why."""
+
+from __future__ import annotations
+
+
+class PrivacyError(RuntimeError):
+    """Going on would not be private, or could not be shown to be; nothing was released."""
+
+
+class NotIsolated(PrivacyError):
+    """A sample's gradient depends on other samples of the batch."""
+
+
+class OutsideTheTape(PrivacyError):
+    """A gradient reached a private parameter by a way that the engine does not see."""
+
+
+class CannotAssign(Exception):
+    """Internal: rows of this model cannot be assigned to samples by a plan; the loop over samples serves."""

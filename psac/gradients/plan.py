@@ -1,0 +1,254 @@
+"""From two graphs of the same forward to a plan: which node reads which parameters, and where its samples are.
+
+Words. A tensor is *batched* if its shape grows with the number of samples. A *tap* is a node with a batched
+output that reads an unbatched tensor made of parameters: there, and only there, per-sample gradients of
+parameters arise. The unbatched tensor (a *source*) is a parameter, or derived from parameters alone (transposed,
+normalised, cast, sliced). Sources that share parameters form a *cluster*, whose norms are taken jointly:
+the norm of a sum of gradients is not the sum of their norms.
+
+Guarantees. Every path from a root to a private parameter passes exactly one tap of the plan; a path that passes
+none (a regulariser) or leaves the batch and enters it again (a statistic over samples) is refused.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from . import layout as layouts
+from .errors import CannotAssign, NotIsolated
+from .graph import Edge, Graph
+from .layout import Layout
+
+# Backward nodes that move, copy or cast the entries of one tensor and change no norm.
+ISOMETRIES = frozenset(
+    "TBackward0 TransposeBackward0 PermuteBackward0 ViewBackward0 UnsafeViewBackward0 ReshapeAliasBackward0 "
+    "UnsqueezeBackward0 SqueezeBackward0 SqueezeBackward1 SqueezeBackward2 AliasBackward0 CloneBackward0 "
+    "ToCopyBackward0 SliceBackward0 SelectBackward0 SplitBackward0 SplitWithSizesBackward0 ChunkBackward0 "
+    "UnbindBackward0 NarrowBackward0".split()
+)
+TRANSPOSES = frozenset({"TBackward0", "TransposeBackward0"})
+WHOLE = TRANSPOSES | {"ToCopyBackward0", "AliasBackward0", "CloneBackward0"}
+
+
+@dataclass(frozen=True)
+class Tap:
+    """Node `number` reads the sources `inputs` (input number -> edge)."""
+
+    number: int
+    inputs: dict[int, Edge]
+    layouts: tuple[Layout | None, ...]
+    terminal: bool  # no tap lies below it, so that backward does not run it by itself
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Parameters whose per-sample gradients are one sum over `sources`; `way` says how a source holds them."""
+
+    parameters: tuple[str, ...]
+    sources: tuple[Edge, ...]
+    uses: tuple[tuple[int, int], ...]  # (node number, input number)
+    ways: dict[Edge, str]  # "itself", "transposed", "isometric", "general"
+
+
+@dataclass
+class Plan:
+    signature: tuple
+    taps: tuple[Tap, ...]
+    clusters: tuple[Cluster, ...]
+    unused: tuple[str, ...]  # private parameters that the forward did not touch
+    methods: dict[tuple[str, ...], str] = field(default_factory=dict)  # what the rules chose, for `check`
+
+
+class Draft:
+    """The plan before layouts of merged dimensions are known."""
+
+    def __init__(self, full: Graph, part: Graph, num_full: int, num_part: int):
+        if full.signature != part.signature:
+            raise CannotAssign("the operations that run depend on the data or on the batch size")
+        self.full, self.part = full, part
+        self.num_full, self.num_part = num_full, num_part
+        self.reach = self._names_below()
+        self.dims = [self._dims_of(k) if self.reach[k] else () for k in range(len(full.nodes))]
+        self._refuse_mixing()
+        self.uses = self._uses()
+
+    def _names_below(self) -> list[frozenset[str]]:
+        """For each node, the parameters below it."""
+        reach: list[frozenset[str]] = []
+        for number, children in enumerate(self.full.children):
+            below = {self.full.parameters[number]} if number in self.full.parameters else set()
+            for child, _ in children:
+                if child >= 0:
+                    below |= reach[child]
+            reach.append(frozenset(below))
+        return reach
+
+    def _dims_of(self, number: int) -> tuple[int | None, ...]:
+        found = []
+        for output in range(self.full.num_outputs(number)):
+            shapes = self.full.shape((number, output)), self.part.shape((number, output))
+            try:
+                found.append(layouts.find(*shapes, self.num_full, self.num_part))
+            except ValueError as error:
+                raise CannotAssign(f"{self.full.names[number]}: {error}") from None
+        return tuple(found)
+
+    def batched(self, number: int) -> bool:
+        return any(dim is not None for dim in self.dims[number])
+
+    def frontier(self) -> list[Edge]:
+        """The highest batched tensors: outputs of the model, or what a reduced loss was reduced from."""
+        found: dict[Edge, None] = {}
+        seen: set[Edge] = set()
+        stack = list(self.full.roots)
+        while stack:
+            edge = stack.pop()
+            if edge in seen or not self.reach[edge[0]]:
+                continue
+            seen.add(edge)
+            if self.dims[edge[0]][edge[1]] is not None:
+                found[edge] = None
+            elif edge[0] in self.full.parameters:
+                raise NotIsolated(
+                    f"parameter '{self.full.parameters[edge[0]]}' enters the loss without any sample (a regulariser?), "
+                    "so its gradient belongs to no sample. Use the optimizer's weight_decay instead."
+                )
+            else:
+                stack.extend(child for child in self.full.children[edge[0]] if child[0] >= 0)
+        return list(found)
+
+    def _refuse_mixing(self) -> None:
+        """A statistic over samples that is used again shows as batched -> unbatched -> batched."""
+        holds_batched: list[bool] = []
+        for number, children in enumerate(self.full.children):
+            relevant = [c for c, _ in children if c >= 0 and self.reach[c]]
+            holds_batched.append(self.batched(number) or any(holds_batched[c] for c in relevant))
+            if self.batched(number):
+                for child, output in children:
+                    if child >= 0 and self.reach[child] and self.dims[child][output] is None and holds_batched[child]:
+                        raise NotIsolated(
+                            f"{self.full.names[child]} makes one tensor of all samples, which {self.full.names[number]} "
+                            f"uses again: samples leak into each other, on the way to {sample_of(self.reach[child])}."
+                        )
+
+    def _uses(self) -> dict[int, dict[int, Edge]]:
+        uses: dict[int, dict[int, Edge]] = {}
+        for number, children in enumerate(self.full.children):
+            if self.reach[number] and self.batched(number):
+                inputs = {
+                    k: (child, output)
+                    for k, (child, output) in enumerate(children)
+                    if child >= 0 and self.reach[child] and self.dims[child][output] is None
+                }
+                if inputs:
+                    uses[number] = inputs
+        return uses
+
+    def plan(self, found: dict[Edge, Layout], all_names: Sequence[str]) -> Plan:
+        """`found` gives the layout of each batched output of each tap."""
+        leads: list[bool] = []
+        taps = []
+        for number, children in enumerate(self.full.children):
+            below = any(c >= 0 and leads[c] for c, _ in children)
+            leads.append(below or number in self.uses)
+            if number in self.uses:
+                outputs = tuple(found.get((number, k)) for k in range(len(self.dims[number])))
+                taps.append(Tap(number, self.uses[number], outputs, terminal=not below))
+        used = frozenset().union(*(self.reach[edge[0]] for tap in taps for edge in tap.inputs.values()))
+        return Plan(
+            signature=self.full.signature,
+            taps=tuple(taps),
+            clusters=tuple(self._clusters()),
+            unused=tuple(name for name in all_names if name not in used),
+        )
+
+    def _clusters(self) -> list[Cluster]:
+        uses: dict[Edge, list[tuple[int, int]]] = defaultdict(list)
+        for number, inputs in self.uses.items():
+            for k, edge in inputs.items():
+                uses[edge].append((number, k))
+        groups: list[tuple[set[str], list[Edge]]] = []
+        for edge in uses:
+            names, edges = set(self.reach[edge[0]]), [edge]
+            for group in [g for g in groups if g[0] & names]:
+                names, edges = names | group[0], group[1] + edges
+                groups.remove(group)
+            groups.append((names, edges))
+        return [
+            Cluster(
+                parameters=tuple(sorted(names)),
+                sources=tuple(edges),
+                uses=tuple(use for edge in edges for use in uses[edge]),
+                ways={edge: self._way(edge) for edge in edges},
+            )
+            for names, edges in groups
+        ]
+
+    def _way(self, edge: Edge) -> str:
+        """How the entries of a source are those of its parameter."""
+        passed = []
+        number = edge[0]
+        while number not in self.full.parameters:
+            children = [c for c in self.full.children[number] if c[0] >= 0]
+            name = self.full.names[number]
+            if len(children) != 1 or name not in ISOMETRIES:
+                return "general"
+            passed.append(name)
+            number = children[0][0]
+        if all(name in WHOLE for name in passed):
+            turns = sum(name in TRANSPOSES for name in passed)
+            if turns == 0:
+                return "itself"
+            if len(self.full.shape(edge)) == 2:
+                return "transposed" if turns % 2 else "itself"
+        return "isometric"
+
+
+def sample_of(names: frozenset[str]) -> str:
+    first, *others = sorted(names)
+    return f"'{first}'" + (f" and {len(others)} other parameters" if others else "")
+
+
+def assign(draft: Draft, first: dict[Edge, Tensor], second: dict[Edge, Tensor], factors: Tensor) -> dict[Edge, Layout]:
+    """Layouts of merged dimensions, from the gradients of a probe.
+
+    `first` and `second` are gradients at the taps of a graph of len(factors) samples, where in the second sample
+    s entered with `factors[s]` times the output gradient. Rows of sample s must have grown by exactly that;
+    a tensor where no layout explains the growth holds gradients of several samples at once.
+    """
+    found = {}
+    for number in draft.uses:
+        for output, dim in enumerate(draft.dims[number]):
+            edge = (number, output)
+            if dim is None or edge not in first:
+                if dim is not None:
+                    found[edge] = Layout(dim)
+                continue
+            found[edge] = explain(draft, edge, dim, first[edge], second[edge], factors)
+    return found
+
+
+def explain(draft: Draft, edge: Edge, dim: int, before: Tensor, after: Tensor, factors: Tensor) -> Layout:
+    n = len(factors)
+    possible = list(layouts.candidates(dim, before.shape[dim], n))
+    tolerance = 1e-3 if before.dtype in (torch.float32, torch.float64) else 0.1
+    scale = float(after.abs().max())
+    fitting = []
+    for candidate in possible:
+        rows = candidate.samples_first(before, n), candidate.samples_first(after, n)
+        expected = rows[0] * factors.to(before.dtype).view(-1, *[1] * (rows[0].dim() - 1))
+        if float((expected - rows[1]).abs().max()) <= tolerance * scale:
+            fitting.append(candidate)
+    if not fitting:
+        raise NotIsolated(
+            f"gradients of several samples are mixed at {draft.full.names[edge[0]]}, which reads "
+            f"{sample_of(draft.reach[edge[0]])}: the samples of a batch leak into each other there."
+        )
+    if len(fitting) > 1 and len(possible) > 1:
+        raise CannotAssign(f"rows at {draft.full.names[edge[0]]} fit {len(fitting)} layouts")
+    return fitting[0]

@@ -1,0 +1,158 @@
+"""Plans are found by experiment and believed only after a proof.
+
+Finding: the forward is repeated for three samples with slightly moved parameters. Shapes that differ from the full
+batch's show where samples are; a backward in which each sample's output gradient is multiplied by its own factor
+shows which rows are whose (rows must grow by exactly one sample's factor, else samples leak into each other).
+
+Proof, on the first batch of a plan: the forward is repeated without randomness, for the whole batch by the engine
+and for a few samples alone by plain autograd. Outputs, norms and directions must agree, or `NotIsolated` is raised
+and training does not start. Together this costs about two ordinary steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .capture import capture, capture_single, gradients
+from .errors import CannotAssign, NotIsolated
+from .graph import Edge, Graph, trace
+from .layout import Layout, find
+from .plan import Draft, Plan, assign
+from .samples import Batch
+from .sandbox import sandbox
+
+PROVED_SAMPLES = 3
+
+
+@dataclass(frozen=True)
+class Forward:
+    """A forward that can be repeated for some of its samples: `run(tree)` gives its roots."""
+
+    model: nn.Module
+    names: dict[int, str]
+    run: Callable[[Any], list[Tensor]]
+    batch: Batch
+
+    @property
+    def num_samples(self) -> int:
+        return self.batch.num_samples
+
+    def again(self, samples: Sequence[int], perturb: bool = False) -> tuple[list[Tensor], Graph]:
+        """Roots and graph of these samples alone, in the sandbox."""
+        with sandbox(self.model, perturb) as stand_ins:
+            roots = self.run(self.batch.take(samples))
+        names = self.names | {key: self.names[id(original)] for key, original in stand_ins.items()}
+        return roots, trace(roots, names)
+
+
+def find_plan(full: Graph, forward: Forward) -> Plan:
+    """A plan for this graph; CannotAssign if its rows have no fixed place, NotIsolated if samples mix."""
+    n = forward.num_samples
+    num_part = 3 if n != 3 else 4
+    _, part = forward.again([k % n for k in range(num_part)], perturb=True)
+    draft = Draft(full, part, n, num_part)
+    frontier = draft.frontier()
+    errors: list[Exception] = []
+    for inner in (None, 1):
+        tops = {edge: Layout(draft.dims[edge[0]][edge[1]] or 0, inner) for edge in frontier}
+        try:
+            found = assign(draft, *probe(draft, tops))
+            return draft.plan(found, list(forward.names.values()))
+        except (NotIsolated, CannotAssign) as error:
+            errors.append(error)
+    raise errors[0]
+
+
+def probe(draft: Draft, tops: dict[Edge, Layout]) -> tuple[dict[Edge, Tensor], dict[Edge, Tensor], Tensor]:
+    """Gradients at the taps for random output gradients, and for the same times one factor per sample."""
+    graph, n = draft.part, draft.num_part
+    factors = 2.0 ** torch.arange(n)
+    generator = torch.Generator().manual_seed(0)
+    plain, scaled = [], []
+    for edge, top in tops.items():
+        meta = graph.nodes[edge[0]]._input_metadata[edge[1]]
+        ones = torch.randn(graph.shape(edge), generator=generator).to(dtype=meta.dtype, device=meta.device)
+        column = torch.empty(ones.shape[top.dim], device=ones.device, dtype=ones.dtype)
+        for sample in range(n):
+            column[top.rows_of(len(column), n, sample)] = float(factors[sample])
+        plain.append(ones)
+        scaled.append(ones * column.view(-1, *[1] * (ones.dim() - top.dim - 1)))
+    edges = [(number, k) for number in draft.uses for k, dim in enumerate(draft.dims[number]) if dim is not None]
+    roots = [graph.edge(edge) for edge in tops]
+    first = gradients(graph, roots, plain, edges, retain_graph=True)
+    second = gradients(graph, roots, scaled, edges, retain_graph=True)
+    return first, second, factors
+
+
+def prove(plan: Plan, forward: Forward, cotangents: Sequence[Tensor | None], scalar_share: float) -> float:
+    """The engine's per-sample gradients against plain autograd on samples alone; returns the worst relative error.
+
+    `scalar_share` is what one sample has in a loss that the forward reduced by itself: 1/n for a mean, 1 for a sum.
+    """
+    n = forward.num_samples
+    roots, graph = forward.again(range(n))
+    if graph.signature != plan.signature:
+        raise CannotAssign("the operations that run change from forward to forward")
+    given = [torch.zeros_like(root) if c is None else c for root, c in zip(roots, cotangents, strict=True)]
+    captured = capture(graph, plan, roots, given, n)
+    if captured.norms_squared is None:
+        return 0.0
+    chosen = sorted({0, n // 2, n - 1})[:PROVED_SAMPLES]
+    tolerance = 5e-2 if any(r.dtype in (torch.bfloat16, torch.float16) for r in roots) else 2e-3
+    norms = captured.norms_squared.sqrt()
+    scale = float(norms[torch.isfinite(norms)].max()) if bool(torch.isfinite(norms).any()) else 0.0
+    worst, expected = 0.0, {}
+    for place, sample in enumerate(chosen):
+        alone, alone_graph = forward.again([sample])
+        shares = [
+            share(c, root, one, sample, n, scalar_share, tolerance)
+            for c, root, one in zip(given, roots, alone, strict=True)
+        ]
+        loop, _ = capture_single(alone_graph, alone, shares)
+        norm = sum(float(g.double().square().sum()) for g in loop.values()) ** 0.5
+        if not torch.isfinite(torch.tensor(norm)):
+            continue
+        error = abs(norm - float(norms[sample])) / max(norm, 1e-3 * scale, 1e-12)
+        if not error <= tolerance:
+            raise NotIsolated(
+                f"sample {sample} has a gradient of norm {float(norms[sample]):.6g} in the batch and {norm:.6g} alone: "
+                "it depends on the other samples, or the loss is not a mean or sum over samples."
+            )
+        worst = max(worst, error)
+        for name, grad in loop.items():
+            expected[name] = expected.get(name, 0) + (place + 1) * grad.to(captured.norms_squared.dtype)
+    weights = torch.zeros_like(norms)
+    weights[chosen] = torch.arange(1.0, len(chosen) + 1).to(weights)
+    captured.zero_samples(~torch.isfinite(norms))
+    sums = captured.weighted_sums(weights)
+    size = sum(float(g.double().square().sum()) for g in expected.values()) ** 0.5
+    for name, grad in expected.items():
+        error = float((sums.get(name, torch.zeros_like(grad)) - grad).norm()) / max(size, 1e-12)
+        if not error <= tolerance:
+            raise NotIsolated(f"the gradient of '{name}' in the batch is not that of the samples alone (off by {error:.1%})")
+        worst = max(worst, error)
+    return worst
+
+
+def share(
+    cotangent: Tensor, root: Tensor, alone: Tensor, sample: int, n: int, scalar_share: float, tolerance: float
+) -> Tensor:
+    """The part of an output gradient that belongs to one sample; its output must be the same alone."""
+    dim = find(root.shape, alone.shape, n, 1)
+    if dim is None:
+        return cotangent * scalar_share
+    layout = Layout(dim)
+    rows = torch.tensor(layout.rows_of(root.shape[dim], n, sample), device=root.device)
+    together = root.detach().index_select(dim, rows)
+    difference = float((together - alone.detach()).abs().max()) if together.numel() else 0.0
+    if difference > 10 * tolerance * max(float(alone.detach().abs().max()), 1e-6):
+        raise NotIsolated(
+            f"the output of sample {sample} differs by {difference:.3g} when it is alone in the batch: "
+            "samples leak into each other in the forward."
+        )
+    return cotangent.index_select(dim, rows)

@@ -1,0 +1,63 @@
+"""Matrix products: mm, addmm, bmm, baddbmm (nn.Linear, matmul, einsum, recurrent cells, attention projections).
+
+For y = x W the gradient of W is x^T g, a sum over the rows of a sample: an `Outer`.
+A bias that is added to all rows is a broadcast sum.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from ..contributions import Contribution, Outer
+from .arrival import Arrival, Contributions
+from .broadcast import reduced
+
+
+def mm(arrival: Arrival) -> Contributions | None:
+    return products(arrival, 0, "self", "mat2")
+
+
+def addmm(arrival: Arrival) -> Contributions | None:
+    if arrival.node._saved_alpha != 1 or arrival.node._saved_beta != 1:
+        return None
+    return with_bias(arrival, products(arrival, 1, "mat1", "mat2"))
+
+
+def bmm(arrival: Arrival) -> Contributions | None:
+    return products(arrival, 0, "self", "mat2")
+
+
+def baddbmm(arrival: Arrival) -> Contributions | None:
+    if arrival.node._saved_alpha != 1 or arrival.node._saved_beta != 1:
+        return None
+    return with_bias(arrival, products(arrival, 1, "batch1", "batch2"))
+
+
+def with_bias(arrival: Arrival, found: Contributions) -> Contributions:
+    if 0 in arrival.inputs:
+        found[0] = reduced(arrival, arrival.grad, 0)
+    return found
+
+
+def products(arrival: Arrival, first: int, left: str, right: str) -> Contributions:
+    """Contributions to the two factors of left @ right, whose input numbers are `first` and `first` + 1."""
+    found: Contributions = {}
+    rows, columns = arrival.grad.dim() - 2, arrival.grad.dim() - 1
+    if first + 1 in arrival.inputs and arrival.layout.dim == rows:
+        inputs = getattr(arrival.node, f"_saved_{left}")
+        found[first + 1] = outer(arrival, inputs, arrival.grad, first + 1)
+    if first in arrival.inputs and arrival.layout.dim == columns:
+        inputs = getattr(arrival.node, f"_saved_{right}").transpose(-2, -1)
+        found[first] = outer(arrival, arrival.grad.transpose(-2, -1), inputs, first, dim=rows)
+    return found
+
+
+def outer(arrival: Arrival, left: Tensor, right: Tensor, number: int, dim: int | None = None) -> Contribution:
+    """Rows of `left` and `right` ([rows, features] or [group, rows, features]) belong to the same positions."""
+    layout = arrival.layout if dim is None else type(arrival.layout)(dim, arrival.layout.inner)
+    left_np, right_np = (layout.samples_first(t, arrival.num_samples) for t in (left, right))
+    if left.dim() == 2:
+        left_nhp, right_nhp = left_np.unsqueeze(1), right_np.unsqueeze(1)
+    else:  # [n, p, h, features]: groups stand before positions
+        left_nhp, right_nhp = left_np.transpose(1, 2), right_np.transpose(1, 2)
+    return Outer(left_nhp, right_nhp, arrival.shapes[number])

@@ -1,0 +1,58 @@
+"""Affine parameters of layer, group and (fixed) batch norm: gradient of the weight = sum of g * normalised input."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..contributions import Dense, wide
+from .arrival import Arrival, Contributions
+from .broadcast import reduced
+
+
+def layer_norm(arrival: Arrival) -> Contributions:
+    node = arrival.node
+    found: Contributions = {}
+    if 1 in arrival.inputs:
+        normalised = (wide(node._saved_input) - node._saved_result1) * node._saved_result2
+        found[1] = reduced(arrival, wide(arrival.grad) * normalised, 1)
+    if 2 in arrival.inputs:
+        found[2] = reduced(arrival, arrival.grad, 2)
+    return found
+
+
+def group_norm(arrival: Arrival) -> Contributions | None:
+    node = arrival.node
+    if arrival.layout.dim != 0:
+        return None
+    grad_nc = wide(arrival.grad).flatten(2)
+    groups = node._saved_result1.shape[1]
+    inputs = wide(node._saved_input).flatten(2).unflatten(1, (groups, -1))
+    # sum of g (x - mean) rstd = rstd (sum of g x - mean sum of g): no normalised copy of the input is made
+    total = grad_nc.sum(2)
+    weighted = torch.linalg.vecdot(grad_nc, inputs.flatten(1, 2)) if 1 in arrival.inputs else total
+    mean, rstd = (wide(t).unsqueeze(-1) for t in (node._saved_result1, node._saved_result2))
+    scaled = ((weighted.unflatten(1, (groups, -1)) - mean * total.unflatten(1, (groups, -1))) * rstd).flatten(1)
+    return {k: channels(arrival, scaled if k == 1 else total) for k in arrival.inputs}
+
+
+def batch_norm_with_fixed_statistics(arrival: Arrival) -> Contributions | None:
+    node = arrival.node
+    if node._saved_training or arrival.layout.dim != 0:
+        return None
+    mean, variance = wide(node._saved_running_mean), wide(node._saved_running_var)
+    total = wide(arrival.grad).flatten(2).sum(2) if arrival.grad.dim() > 2 else wide(arrival.grad)
+    found: Contributions = {}
+    if 1 in arrival.inputs:
+        shape = (1, -1) + (1,) * (arrival.grad.dim() - 2)
+        normalised = (wide(node._saved_input) - mean.view(shape)) * (variance + node._saved_eps).rsqrt().view(shape)
+        product = wide(arrival.grad) * normalised
+        found[1] = channels(arrival, product.flatten(2).sum(2) if product.dim() > 2 else product)
+    if 2 in arrival.inputs:
+        found[2] = channels(arrival, total)
+    return found
+
+
+def channels(arrival: Arrival, values_rows: Tensor) -> Dense:
+    """[rows, channels] -> a sum over the rows of each sample."""
+    return Dense(arrival.samples_first(values_rows).sum(1))

@@ -1,0 +1,66 @@
+"""Slow, obvious versions of what the library computes: plain Python loops and plain autograd, no code of psac.
+
+A sample is taken out of a batch by the caller's `take(batch, i)`; its gradient is what `torch.autograd.grad` says for
+its own loss. That is the truth which every fast path is measured by.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+def loop_gradients(
+    model: nn.Module,
+    loss_fn: Callable[[nn.Module, Any], Tensor],
+    batch: Any,
+    take: Callable[[Any, int], Any],
+    num_samples: int,
+) -> list[dict[str, Tensor]]:
+    """One dictionary name -> gradient per sample; parameters that are not reached have zeros."""
+    named = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    found = []
+    for i in range(num_samples):
+        loss = loss_fn(model, take(batch, i)).sum()
+        grads = torch.autograd.grad(loss, list(named.values()), allow_unused=True)
+        found.append(
+            {
+                name: torch.zeros_like(p) if g is None else g.detach()
+                for (name, p), g in zip(named.items(), grads, strict=True)
+            }
+        )
+    return found
+
+
+def norms(gradients: list[dict[str, Tensor]]) -> Tensor:
+    """The norm of each sample's whole gradient, in float64."""
+    return torch.tensor(
+        [sum(float(g.double().square().sum()) for g in sample.values()) ** 0.5 for sample in gradients],
+        dtype=torch.float64,
+    )
+
+
+def psac_weight(norm: float, r: float = 0.1, bound: float = 1.0) -> float:
+    """The paper's weight, written as it is printed there."""
+    return bound / (norm + r / (norm + r))
+
+
+def weighted_sum(gradients: list[dict[str, Tensor]], weights: list[float]) -> dict[str, Tensor]:
+    """sum over i of weights[i] * gradients[i], in float64."""
+    total: dict[str, Tensor] = {}
+    for sample, weight in zip(gradients, weights, strict=True):
+        for name, g in sample.items():
+            total[name] = total.get(name, 0) + weight * g.double()
+    return total
+
+
+def take_first(batch: Any, i: int) -> Any:
+    """Sample i where every tensor has the samples in its first dimension."""
+    if isinstance(batch, Tensor):
+        return batch[i : i + 1]
+    if isinstance(batch, dict):
+        return {key: take_first(value, i) for key, value in batch.items()}
+    return type(batch)(take_first(value, i) for value in batch)
