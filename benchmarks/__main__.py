@@ -1,8 +1,8 @@
 """The command line: `python -m benchmarks [speed|memory|scaling|profile|report|all]`.
 
-Every workload's result is written as soon as it is there, and what is already measured for this very
-code, machine and settings is not measured again (`--fresh` does). Quick runs go to a folder of
-their own, so that they never replace real figures.
+Every workload's result is written as soon as it is there, and what is already measured for this
+very code, machine and settings is not measured again (`--fresh` does). Quick runs go to a folder
+of their own, so that they never replace real figures.
 """
 
 from __future__ import annotations

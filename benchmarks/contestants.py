@@ -49,21 +49,21 @@ def psac(workload: Workload, model: nn.Module, batch_size: int) -> Step:
     """This library: one backward, weighted sums, noise from the cryptographic generator."""
     from psac.clipping import PSAC
     from psac.gradients import Engine
-    from psac.noise import NoiseGenerator, add_noise_
+    from psac.noise import SecureGenerator, add_noise_
 
     clipping = PSAC(bound=BOUND)
     optimizer = _sgd(model)
     engine = Engine(model, clipping=clipping, loss_reduction="mean")
     engine.attach()
     parameters = dict(model.named_parameters())
-    generator = NoiseGenerator()
+    generator, std = SecureGenerator(), NOISE_MULTIPLIER * clipping.bound
 
     def step(batch: Batch) -> None:
         workload.loss(model, batch).backward()
         sums = engine.collect()
-        add_noise_(list(sums.values()), std=NOISE_MULTIPLIER * clipping.bound, generator=generator)
+        add_noise_(sums.values(), std=std, generator=generator, scale=1 / batch_size)
         for name, total in sums.items():
-            parameters[name].grad = total.div_(batch_size)
+            parameters[name].grad = total
         optimizer.step()
         optimizer.zero_grad()
 
@@ -98,7 +98,10 @@ def opacus_ghost(workload: Workload, model: nn.Module, batch_size: int) -> Step:
     from opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping
 
     wrapped = GradSampleModuleFastGradientClipping(
-        model, loss_reduction="mean", max_grad_norm=BOUND, use_ghost_clipping=True
+        model,
+        loss_reduction="mean",
+        max_grad_norm=BOUND,  # pyright: ignore[reportArgumentType] - a float, said to be an int
+        use_ghost_clipping=True,
     )
     optimizer = DPOptimizerFastGradientClipping(
         _sgd(model),
@@ -124,8 +127,8 @@ def vmap(workload: Workload, model: nn.Module, batch_size: int) -> Step:
 
     optimizer = _sgd(model)
     trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
-    rest = {n: p for n, p in model.named_parameters() if not p.requires_grad}
-    rest.update(model.named_buffers())
+    rest: dict[str, Tensor] = dict(model.named_buffers())
+    rest.update((n, p) for n, p in model.named_parameters() if not p.requires_grad)
 
     def loss_of_one(weights: dict[str, Tensor], inputs: dict[str, Tensor], label: Tensor) -> Tensor:
         def call(*args: Tensor, **kwargs: Tensor) -> object:

@@ -141,7 +141,7 @@ def minilm_bert(length: int = 128) -> nn.Module:
         max_position_embeddings=max(512, length),
         hidden_dropout_prob=0.0,
         attention_probs_dropout_prob=0.0,
-        num_labels=2,
+        num_labels=2,  # pyright: ignore[reportCallIssue]
     )
     return BertForSequenceClassification(config)
 
@@ -160,4 +160,4 @@ def minilm_bert_lora(length: int = 128) -> nn.Module:
         # training is what is to be timed, so both factors start at random.
         init_lora_weights=False,
     )
-    return get_peft_model(minilm_bert(length), config)  # type: ignore[arg-type]
+    return get_peft_model(minilm_bert(length), config)  # pyright: ignore

@@ -84,6 +84,7 @@ def _style(axes: Axes, colours: dict[str, str]) -> None:
 
 def _ratio_figure(speed: dict[str, Record], memory: dict[str, Record], theme: str) -> Figure:
     from matplotlib import pyplot
+    from matplotlib.patches import Rectangle
 
     colours = THEMES[theme]
     names = [name for name in WORKLOADS if name in speed or name in memory]
@@ -92,11 +93,11 @@ def _ratio_figure(speed: dict[str, Record], memory: dict[str, Record], theme: st
     )
     _ratio_panel(panels[0], "Time of a step", speed, names, colours)
     _ratio_panel(panels[1], "Peak memory of a step", memory, names, colours)
-    titles = {**{n: r for n, r in memory.items()}, **speed}
+    titles = memory | speed
     labels = [f"{titles[n]['title']}\nB {titles[n]['settings']['batch_size']}" for n in names]
     panels[0].set_yticks([-i for i in range(len(names))], labels, color=colours["text"])
     panels[0].set_ylim(-len(names) + 0.5, 0.55)
-    handles = [pyplot.Rectangle((0, 0), 1, 1, color=colours[name]) for name in PRIVATE]
+    handles = [Rectangle((0, 0), 1, 1, color=colours[name]) for name in PRIVATE]
     figure.legend(
         handles,
         [TITLES[name] for name in PRIVATE],
@@ -152,8 +153,8 @@ def _bar(
     if figure is None or ("ratio" not in figure and figure["status"] == "ran"):
         return []
     if figure["status"] != "ran":
-        style = {"color": colours["quiet"], "style": "italic"}
-        axes.annotate("cannot run", (1.0, position), xytext=(5, 0), **label, **style)
+        label |= {"color": colours["quiet"], "style": "italic"}
+        axes.annotate("cannot run", (1.0, position), xytext=(5, 0), **label)
         return []
     value = figure["ratio"]
     axes.barh(position, value - 1.0, left=1.0, height=0.17, color=colours[name])

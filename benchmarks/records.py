@@ -33,7 +33,7 @@ Record = dict[str, Any]
 
 def source_digest() -> str:
     """A fingerprint of the code that is measured: psac, the workloads and the contestants."""
-    files = sorted((ROOT / "psac").rglob("*.py"))
+    files = sorted(f for f in (ROOT / "psac").rglob("*") if f.suffix in (".py", ".c"))
     files += [ROOT / "benchmarks" / f"{n}.py" for n in ("networks", "workloads", "contestants")]
     digest = hashlib.sha256()
     for file in files:

@@ -62,6 +62,8 @@ def interleave(
 
     shuffler = random.Random(seed)
     times: dict[str, list[float]] = {name: [] for name in runs}
+    gc.collect()
+    gc.freeze()  # what exists now is looked at no more, so the collections between runs are short
     gc.disable()
     try:
         first = {name: seconds_of(name) for name in runs}
@@ -76,6 +78,7 @@ def interleave(
                 times[name].append(seconds_of(name))
     finally:
         gc.enable()
+        gc.unfreeze()
     return times
 
 

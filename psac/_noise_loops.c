@@ -1,24 +1,31 @@
-/* Box-Muller and the noisy addition of psac/noise.py in one pass each, in float64.
+/* The inner loop of psac/noise.py: keystream to noise to noisy sums, a block at a time.
  *
- * The loops use only arithmetic and bit operations, so that a compiler vectorises them for any
- * processor.  Polynomials: fdlibm's log, sin and cos (Sun Microsystems, free to use), error below
- * 2^-52.  The same functions of the same bits as
- * TorchLoops in _noise_loops.py, to a few units in the last place. */
+ * Only arithmetic and bit operations, so that a compiler can vectorise it for any processor.  The
+ * polynomials are those of log, sin and cos in fdlibm (Sun Microsystems, freely distributable) and
+ * err by less than 2^-52.  It computes what TorchLoops in _noise_loops.py computes, from the same
+ * bits, to a few units in the last place before rounding to the grid. */
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
 
+#define BLOCK 512 /* Numbers made at a time; as in _noise_loops.py. */
+#define PAIRS (BLOCK / 2)
+
 static inline double as_double(uint64_t bits) { double x; memcpy(&x, &bits, 8); return x; }
 static inline uint64_t as_bits(double x) { uint64_t bits; memcpy(&bits, &x, 8); return bits; }
 
-/* The signed integer a, rounded once: its halves are planted in the mantissas of 2^52 and 2^84. */
+/* The signed integer a, rounded once. */
 static inline double to_double(uint64_t a) {
+#if defined(__AVX512DQ__) || defined(__aarch64__)
+    return (double)(int64_t)a;
+#else /* No vector instruction: plant the halves of a in the mantissas of 2^52 and 2^84. */
     double low = as_double((a & 0xffffffffu) | 0x4330000000000000u);
     double high = as_double((a >> 32) ^ 0x4530000080000000u);
     return (high - 0x1.00000801p84) + low;
+#endif
 }
 
-/* log(u) for 2^-64 <= u <= 1: u = 2^e m with sqrt(1/2) <= m < sqrt(2). */
+/* log(u) for 2^-64 <= u <= 1: u = 2^e (1 + f) with sqrt(1/2) <= 1 + f < sqrt(2). */
 static inline double log_unit(double u) {
     uint64_t b = as_bits(u), e = (b - 0x3fe6a09e667f3bcdu + 0x3ff0000000000000u) >> 52;
     double f = as_double(b - ((e - 1023) << 52)) - 1, s = f / (2 + f), t = s * s;
@@ -33,12 +40,12 @@ static inline double log_unit(double u) {
     return exponent * 0.69314718055994530942 + (2 * s + s * t * p);
 }
 
-/* In place: words[0..pairs) give radii, words[pairs..2 pairs) angles; out come float64 bits. */
-void psac_gaussians(uint64_t *words, int64_t pairs, double std) {
-    for (int64_t i = 0; i < pairs; i++) {
+/* Box-Muller on one block: PAIRS words for radii, then PAIRS for angles. */
+static void gaussians(const uint64_t *restrict words, uint64_t *restrict noise, double std) {
+    for (int i = 0; i < PAIRS; i++) {
         double u = fabs(to_double(words[i])) * 0x1p-63 + 0x1p-64;
         double r = sqrt(-2 * std * std * log_unit(u));
-        uint64_t a = words[pairs + i], quadrant = (a + (1ull << 61)) >> 62;
+        uint64_t a = words[PAIRS + i], quadrant = (a + (1ull << 61)) >> 62;
         double x = to_double(a - (quadrant << 62)) * (3.14159265358979323846 * 0x1p-63), t = x * x;
         double s = 1.58969099521155010221e-10, c = -1.13596475577881948265e-11;
         s = s * t - 2.50507602534068634195e-08, c = c * t + 2.08757232129817482790e-09;
@@ -48,22 +55,28 @@ void psac_gaussians(uint64_t *words, int64_t pairs, double std) {
         s = s * t - 1.66666666666666324348e-01, c = c * t + 4.16666666666666019037e-02;
         s = r * (x + x * t * s), c = r * (1 - 0.5 * t + t * t * c);
         uint64_t cosine = as_bits(quadrant & 1 ? s : c), sine = as_bits(quadrant & 1 ? c : s);
-        words[i] = cosine ^ (((quadrant + 1) & 2) << 62);
-        words[pairs + i] = sine ^ ((quadrant & 2) << 62);
+        noise[i] = cosine ^ (((quadrant + 1) & 2) << 62);
+        noise[PAIRS + i] = sine ^ ((quadrant & 2) << 62);
     }
 }
 
-/* Adding the anchor rounds to the grid, once for the sum and once for the noise; the rest is exact.
- * A NaN fails both comparisons and stays. */
-#define DEFINE_ADD(name, real)                                                                     \
-    void name(const double *noise, const real *sums, real *out, int64_t count, double anchor,      \
-              double limit, double scale) {                                                        \
-        for (int64_t i = 0; i < count; i++) {                                                      \
-            double x = sums[i];                                                                    \
-            x = x > limit ? limit : x;                                                             \
-            x = x < -limit ? -limit : x;                                                           \
-            out[i] = (real)(((x - anchor) + (noise[i] + anchor)) * scale);                         \
+/* Adding the anchor rounds to the grid: in float64 no finer digits remain beside it.  The sum of
+ * the two rounded numbers is then exact.  NaN fails both comparisons and stays. */
+#define DEFINE(name, real)                                                                         \
+    void name(const uint64_t *words, const real *sums, real *out, int64_t count, double std,       \
+              double grid, double scale) {                                                         \
+        double anchor = 0x1.8p52 * grid, limit = 0x1p50 * grid;                                    \
+        for (; count > 0; words += BLOCK, sums += BLOCK, out += BLOCK, count -= BLOCK) {           \
+            uint64_t noise[BLOCK];                                                                 \
+            gaussians(words, noise, std);                                                          \
+            int length = count < BLOCK ? (int)count : BLOCK;                                       \
+            for (int i = 0; i < length; i++) {                                                     \
+                double x = sums[i];                                                                \
+                x = x > limit ? limit : x;                                                         \
+                x = x < -limit ? -limit : x;                                                       \
+                out[i] = (real)(((x - anchor) + (as_double(noise[i]) + anchor)) * scale);          \
+            }                                                                                      \
         }                                                                                          \
     }
-DEFINE_ADD(psac_add_float, float)
-DEFINE_ADD(psac_add_double, double)
+DEFINE(psac_add_noise_float, float)
+DEFINE(psac_add_noise_double, double)

@@ -1,9 +1,8 @@
-"""The two loops of `psac.noise` over many numbers: as torch operations, and compiled from C.
+"""The inner loop of `psac.noise`, twice: as torch operations, and compiled from C.
 
-`gaussians` turns words of keystream into noise, `add` adds noise to sums on a grid.  The compiled
-pair is used where the user's machine has a C compiler and the result agrees with the torch pair.
-It is compiled once per process (a quarter of a second) in a temporary folder, so that no cached
-binary goes stale, meets another processor, or is tampered with.
+The compiled one is used where the user's machine has a C compiler and its results agree with the
+first.  It is compiled once per process (a quarter of a second) in a temporary folder, so that no
+cached binary goes stale, meets another processor, or is tampered with.
 """
 
 import ctypes
@@ -19,24 +18,23 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+BLOCK = 512  # Words that are used together: half for radii, half for angles; as in the C file.
 SOURCE = pathlib.Path(__file__).with_suffix(".c")
 FLAGS = ["-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC"]
 WIDE = "-mprefer-vector-width=512"  # Not known to every compiler: tried first.
 
 
 class Loops(Protocol):
-    """`add`: out = (round(sums clamped to +-limit) + round(noise)) scale, consuming the noise.
+    """out = scale * (round(sums, clamped to 2^50 grid) + round(noise)), both to the grid.
 
-    To add and subtract the anchor, 1.5 * 2^52 grid steps, is to round to the grid: in float64 no
-    finer digits remain.  The sum of the two rounded numbers is then exact.
+    Words are whole blocks of keystream, at least as many as sums; sums and out, contiguous vectors
+    of float32 or float64.
     """
 
     threaded: bool  # Whether a call uses several threads by itself.
 
-    def gaussians(self, words: Tensor, std: float) -> Tensor: ...
-
-    def add(
-        self, noise: Tensor, sums: Tensor, out: Tensor, anchor: float, limit: float, scale: float
+    def add_noise(
+        self, words: Tensor, sums: Tensor, out: Tensor, std: float, grid: float, scale: float
     ) -> None: ...
 
 
@@ -45,23 +43,27 @@ class TorchLoops:
 
     threaded = True
 
+    def add_noise(
+        self, words: Tensor, sums: Tensor, out: Tensor, std: float, grid: float, scale: float
+    ) -> None:
+        noise = self.gaussians(words, std)[: len(sums)]
+        # Beside the anchor, float64 has no finer digits than the grid: this rounds each of the two.
+        anchor, limit = 1.5 * 2.0**52 * grid, 2.0**50 * grid
+        noise.add_(anchor).add_(sums.double().clamp(-limit, limit).sub_(anchor))
+        out.copy_(noise if scale == 1 else noise.mul_(scale))
+
     def gaussians(self, words: Tensor, std: float) -> Tensor:
-        """Box-Muller: the first half of the words gives radii, the second angles."""
-        radius, angle = words.double().chunk(2)
+        """Box-Muller."""
+        blocks = words.view(-1, 2, BLOCK // 2)
+        radius, angle = blocks[:, 0].double(), blocks[:, 1].double()
         least = torch.tensor(2.0**-64, dtype=torch.float64)
         torch.add(least, radius.abs_(), alpha=2.0**-63, out=radius)  # Uniform in (0, 1].
         radius.log_().mul_(-2 * std * std).sqrt_()
         angle.mul_(math.pi * 2.0**-63)
-        noise = torch.empty(len(words), dtype=torch.float64)
-        torch.cos(angle, out=noise[: len(angle)]).mul_(radius)
-        torch.sin(angle, out=noise[len(angle) :]).mul_(radius)
-        return noise
-
-    def add(
-        self, noise: Tensor, sums: Tensor, out: Tensor, anchor: float, limit: float, scale: float
-    ) -> None:
-        noise.add_(anchor).add_(sums.double().clamp(-limit, limit).sub_(anchor))
-        out.copy_(noise if scale == 1 else noise.mul_(scale))
+        noise = torch.empty(blocks.shape, dtype=torch.float64)
+        torch.mul(angle.cos(), radius, out=noise[:, 0])
+        torch.mul(angle.sin_(), radius, out=noise[:, 1])
+        return noise.view(-1)
 
 
 class CompiledLoops:
@@ -71,27 +73,24 @@ class CompiledLoops:
 
     def __init__(self, library: ctypes.CDLL) -> None:
         pointer, size, real = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
-        self._gaussians = library.psac_gaussians
-        self._gaussians.argtypes, self._gaussians.restype = [pointer, size, real], None
-        self._add = {torch.float32: library.psac_add_float, torch.float64: library.psac_add_double}
-        for function in self._add.values():
+        self._functions = {
+            torch.float32: library.psac_add_noise_float,
+            torch.float64: library.psac_add_noise_double,
+        }
+        for function in self._functions.values():
             function.argtypes = [pointer, pointer, pointer, size, real, real, real]
             function.restype = None
 
-    def gaussians(self, words: Tensor, std: float) -> Tensor:
-        self._gaussians(words.data_ptr(), len(words) // 2, std)
-        return words.view(torch.float64)
-
-    def add(
-        self, noise: Tensor, sums: Tensor, out: Tensor, anchor: float, limit: float, scale: float
+    def add_noise(
+        self, words: Tensor, sums: Tensor, out: Tensor, std: float, grid: float, scale: float
     ) -> None:
-        addresses = noise.data_ptr(), sums.data_ptr(), out.data_ptr()
-        self._add[sums.dtype](*addresses, len(sums), anchor, limit, scale)
+        addresses = words.data_ptr(), sums.data_ptr(), out.data_ptr()
+        self._functions[sums.dtype](*addresses, len(sums), std, grid, scale)
 
 
 @functools.cache
 def compiled() -> CompiledLoops | None:
-    """The compiled loops, or None where they cannot be had or PSAC_NO_COMPILE is set."""
+    """The compiled loop, or None where it cannot be had or PSAC_NO_COMPILE is set."""
     compiler = shutil.which(os.environ.get("CC", "cc"))
     if compiler is None or "PSAC_NO_COMPILE" in os.environ:
         return None
@@ -109,13 +108,14 @@ def compiled() -> CompiledLoops | None:
 
 
 def _agree(loops: Loops, definition: Loops) -> bool:
-    """Guards against compilers that reorder arithmetic by default, which would undo the rounding."""
-    anchor, words = 1.5 * 2.0**52, torch.arange(-(2**63), 2**63, 2**51 + 12345)[:8190]
-    noises = [each.gaussians(words.clone(), 1e6) for each in (loops, definition)]
-    if not torch.allclose(*noises, rtol=1e-12, atol=1e-7):
-        return False
-    sums = torch.linspace(-1e3, 1e3, 8190, dtype=torch.float64)
-    outs = torch.empty(2, 8190, dtype=torch.float64)
-    for each, out in zip((loops, definition), outs, strict=True):
-        each.add(noises[1].clone(), sums, out, anchor, 900.0, 0.5)
-    return torch.equal(*outs)
+    """Guards against compilers that reorder arithmetic unasked, which would undo the rounding."""
+    words = torch.arange(16 * BLOCK) * -0x61C8864680B583EB  # Wraps: spread over all 64 bits.
+    sums = torch.linspace(-9.0, 9.0, len(words) - 3, dtype=torch.float64)
+    # One coarse grid, where rounding is all that is seen, and one so fine that it is not.
+    for grid, tolerance in ((2.0**-10, 0.0), (2.0**-45, 1e-13)):
+        first, second = torch.empty_like(sums), torch.empty_like(sums)
+        loops.add_noise(words, sums, first, 3.0, grid, 0.5)
+        definition.add_noise(words, sums, second, 3.0, grid, 0.5)
+        if not torch.allclose(first, second, rtol=0, atol=tolerance):
+            return False
+    return True

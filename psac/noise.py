@@ -19,8 +19,8 @@ where z is standard normal and `round` goes to the nearest multiple of g = `grid
   of a million where another library computed log, sin and cos.
 
 Left to others: the sensitivity and std, calling this once per logical step, side channels such as
-time.  NaN stays NaN (the engine drops such samples); an entry beyond 2^22 std, with std rounded down
-to a power of two, is clamped to that, which never raises the sensitivity.
+time.  NaN stays NaN (the engine drops such samples); an entry beyond 2^22 std, with std rounded
+down to a power of two, is clamped to that, which never raises the sensitivity.
 
 >>> total = torch.zeros(3)
 >>> add_noise_([total], std=1.0, generator=SecureGenerator())
@@ -37,6 +37,7 @@ import torch
 from torch import Tensor
 
 from psac import _noise_loops
+from psac._noise_loops import BLOCK
 from psac.randomness import (
     PADDING,
     InsecureNoiseWarning,
@@ -57,7 +58,7 @@ __all__ = [
 
 GRID_BITS = 28
 CHUNK = 2**16  # Numbers drawn at a time: half a megabyte, to stay in the processor's cache.
-COMPILE_FROM = 2**17  # Numbers per call below which a compiler is not worth starting.
+COMPILE_FROM = 2**12  # Numbers per call below which a compiler is not worth starting.
 SMALLEST_STD, LARGEST_STD = 1e-30, 1e30
 
 
@@ -112,7 +113,9 @@ def _check(
     if not math.isfinite(scale):
         raise ValueError(f"scale is {scale}: it must be finite, such as 1 / expected_batch_size.")
     if not isinstance(generator, NoiseGenerator):
-        raise TypeError(f"generator is {generator!r}: pass SecureGenerator() or SeededGenerator(0).")
+        raise TypeError(
+            f"generator is {generator!r}: pass SecureGenerator() or SeededGenerator(0)."
+        )
     if [tensor.shape for tensor in sources] != [tensor.shape for tensor in targets]:
         raise ValueError("`out` must have one tensor of the same shape for each of `tensors`.")
     for tensor in (*sources, *targets):
@@ -146,7 +149,6 @@ def _add_in_chunks(
     loops = _loops(sum(map(len, sums)))
     chunks = _chunks([len(flat) for flat in sums])
     key, first_nonce = generator.reserve(len(chunks))
-    anchor, limit = 1.5 * 2.0**52 * grid(std), 2.0**50 * grid(std)
     todo = collections.deque(enumerate(chunks, first_nonce))  # Threads may take from it at once.
 
     def work() -> None:
@@ -157,14 +159,10 @@ def _add_in_chunks(
                 nonce, pieces = todo.popleft()
             except IndexError:  # Another thread took the last one.
                 return
-            pairs = (sum(piece.stop - piece.start for _, piece in pieces) + 1) // 2
-            write_keystream(key, nonce, _ZEROS[: 16 * pairs], stream)
-            noise, start = loops.gaussians(words[: 2 * pairs], std), 0
-            for index, piece in pieces:
-                stop = start + piece.stop - piece.start
-                entries = sums[index][piece], sinks[index][piece]
-                loops.add(noise[start:stop], *entries, anchor, limit, scale)
-                start = stop
+            write_keystream(key, nonce, _ZEROS[: 8 * pieces[-1][1].stop], stream)
+            for index, place, entries in pieces:
+                addends = sums[index][entries], sinks[index][entries]
+                loops.add_noise(words[place], *addends, std, grid(std), scale)
 
     helpers = 0 if loops.threaded else min(torch.get_num_threads(), len(chunks)) - 1
     with ThreadPoolExecutor(max(helpers, 1)) as pool:
@@ -177,17 +175,18 @@ def _add_in_chunks(
 _ZEROS = memoryview(bytes(8 * CHUNK))
 
 
-def _chunks(sizes: Sequence[int]) -> list[list[tuple[int, slice]]]:
-    """The tensors laid end to end and cut every CHUNK entries: lists of (tensor, part of it)."""
-    chunks, room = [], 0
+def _chunks(sizes: Sequence[int]) -> list[list[tuple[int, slice, slice]]]:
+    """The tensors end to end, each from a new block on, cut every CHUNK numbers into lists of
+    (which tensor, which words of the chunk, which entries of the tensor)."""
+    chunks, used = [], CHUNK
     for index, size in enumerate(sizes):
         start = 0
         while start < size:
-            if room == 0:
+            if used == CHUNK:
                 chunks.append([])
-                room = CHUNK
-            stop = min(size, start + room)
-            chunks[-1].append((index, slice(start, stop)))
-            room -= stop - start
-            start = stop
+                used = 0
+            stop = min(size, start + CHUNK - used)
+            end = used + math.ceil((stop - start) / BLOCK) * BLOCK
+            chunks[-1].append((index, slice(used, end), slice(start, stop)))
+            start, used = stop, end
     return chunks

@@ -1,8 +1,8 @@
 """Where random bits come from: `SecureGenerator` for privacy, `SeededGenerator` for reproduction.
 
-Both give AES-128 counter-mode keystream from the package `cryptography`.  A stream is named by a key
-and a nonce, and is read from its start, so that any thread can draw any part of it; no stream is
-handed out twice.  A purpose (noise, sampling) has a generator of its own: `spawn`.
+Both give AES-128 counter-mode keystream from the package `cryptography`.  A stream is named by a
+key and a nonce, so that any thread can draw any stream, and none is handed out twice.  A purpose
+(noise, sampling) has a generator of its own: `spawn`.
 
 >>> len(SecureGenerator().random_bytes(5))
 5

@@ -1,5 +1,15 @@
 """Per-sample squared norms and weighted sums for any model."""
 
+from .engine import Engine, SlowPathWarning
+from .errors import NotIsolated, OutsideTheTape, PrivacyError
 from .functional import per_sample_norms, weighted_gradient
 
-__all__ = ["per_sample_norms", "weighted_gradient"]
+__all__ = [
+    "Engine",
+    "NotIsolated",
+    "OutsideTheTape",
+    "PrivacyError",
+    "SlowPathWarning",
+    "per_sample_norms",
+    "weighted_gradient",
+]

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import GraphExecGroup
 
-from .cluster import Joint
+from .cluster import Across, Joint
 from .contributions import Contribution, Dense
 from .graph import Graph
 from .plan import Cluster, Plan, Tap
@@ -23,12 +24,13 @@ from .rules.arrival import Arrival
 class Captured:
     """Per-sample squared norms of one backward, and what is needed to form weighted sums."""
 
-    def __init__(self, graph: Graph, plan: Plan, num_samples: int):
-        self.graph, self.plan, self.num_samples = graph, plan, num_samples
+    def __init__(self, graph: Graph, plan: Plan, num_samples: int, at_once: bool = True):
+        self.graph, self.plan, self.num_samples, self.at_once = graph, plan, num_samples, at_once
         self.found: dict[tuple[int, int], Contribution] = {}
-        self.joints: list[Joint] = []
+        self.joints: list[Joint | Across] = []
         self.norms_squared: Tensor | None = None
         self.foreign_gradients: dict[int, Tensor] = {}
+        self._reading = GraphExecGroup()
         self._arrived: set[int] = set()
         self._waiting = {id(cluster): set(cluster.uses) for cluster in plan.clusters}
         self._cluster_of = {use: cluster for cluster in plan.clusters for use in cluster.uses}
@@ -47,6 +49,7 @@ class Captured:
             inputs=list(tap.inputs),
             shapes={k: graph.shape(edge) for k, edge in tap.inputs.items()},
             num_samples=self.num_samples,
+            reading=self._reading,
         )
         with torch.no_grad():
             for k, contribution in contributions(arrival).items():
@@ -54,24 +57,44 @@ class Captured:
                 cluster = self._cluster_of[number, k]
                 waiting = self._waiting[id(cluster)]
                 waiting.discard((number, k))
-                if not waiting:
+                if not waiting and self.at_once:
                     self._measure(cluster)
 
     def _measure(self, cluster: Cluster) -> None:
         uses = {use: self.found.pop(use) for use in cluster.uses if use in self.found}
         if not uses:
             return
-        joint = Joint(self.graph, cluster, uses, self.num_samples)
+        self._add(Joint(self.graph, cluster, uses, self.num_samples), self.plan, cluster.parameters)
+
+    def _add(self, joint: Joint | Across, plan: Plan, names: tuple[str, ...]) -> None:
         norms = joint.norms_squared()
         self.norms_squared = norms if self.norms_squared is None else self.norms_squared + norms
-        self.plan.methods[cluster.parameters] = joint.method
+        plan.methods[names] = joint.method
         self.joints.append(joint)
+
+    def join(self, others: Sequence[Captured]) -> None:
+        """Measures this and other unmeasured captures as one: gradients of the same sample add up."""
+        groups: list[tuple[set[str], list[Joint]]] = []
+        for captured in (self, *others):
+            for cluster in captured.plan.clusters:
+                uses = {use: captured.found.pop(use) for use in cluster.uses if use in captured.found}
+                if not uses:
+                    continue
+                names, joints = set(cluster.parameters), [Joint(captured.graph, cluster, uses, self.num_samples)]
+                for group in [g for g in groups if g[0] & names]:
+                    names, joints = names | group[0], group[1] + joints
+                    groups.remove(group)
+                groups.append((names, joints))
+        with torch.no_grad():
+            for names, joints in groups:
+                joint = joints[0] if len(joints) == 1 else Across(joints)
+                self._add(joint, self.plan, tuple(sorted(names)))
 
     def finish(self) -> None:
         """Measures clusters some of whose uses never got a gradient."""
         with torch.no_grad():
             for cluster in self.plan.clusters:
-                if self._waiting[id(cluster)]:
+                if self.at_once and self._waiting[id(cluster)]:
                     self._measure(cluster)
 
     def zero_samples(self, samples: Tensor) -> None:
@@ -86,10 +109,13 @@ class Captured:
 
 def capture(
     graph: Graph, plan: Plan, roots: Sequence[Tensor], cotangents: Sequence[Tensor], num_samples: int,
-    retain_graph: bool = False,
+    at_once: bool = True,
 ) -> Captured:  # fmt: skip
-    """Backward from `roots` with the gradients `cotangents`, captured at the plan's taps."""
-    captured = Captured(graph, plan, num_samples)
+    """Backward from `roots` with the gradients `cotangents`, captured at the plan's taps.
+
+    With `at_once=False` nothing is measured until `Captured.join`.
+    """
+    captured = Captured(graph, plan, num_samples, at_once)
     terminal = [tap for tap in plan.taps if tap.terminal]
     handles = [
         graph.nodes[tap.number].register_prehook(lambda grads, tap=tap: captured.arrive(tap, grads))
@@ -99,7 +125,7 @@ def capture(
     ends = [(tap.number, k) for tap in terminal for k in range(len(tap.layouts))]
     leaves = [(number, 0) for number in graph.foreign]
     try:
-        grads = gradients(graph, roots, cotangents, ends + leaves, retain_graph=retain_graph)
+        grads = gradients(graph, roots, cotangents, ends + leaves, retain_graph=False)
     finally:
         for handle in handles:
             handle.remove()

@@ -10,6 +10,7 @@ a cell that runs T times, two forwards in one backward, three slices of one pack
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
@@ -65,19 +66,22 @@ class Joint:
         return all(bool((grad <= 1).all()) for grad in covered.values())
 
     def _by_pulling_back(self) -> Tensor:
-        first = next(iter(self.parts.values())).dense(slice(0, 1))
+        return norms_of_rows([self])
+
+    def bytes_per_sample(self) -> int:
+        edges = [(leaf, 0) for leaf in self.leaves.values()] + list(self.parts)
+        return 8 * sum(math.prod(self.graph.shape(edge)) for edge in edges)
+
+    def rows(self, samples: slice) -> dict[str, Tensor]:
+        """Per-sample gradients of the cluster's parameters."""
+        if self.whole:
+            return {name: part.dense(samples) for name, part in zip(self.leaves, self.parts.values(), strict=True)}
+        edges = [self.graph.edge(edge) for edge in self.parts]
+        grads = [self._like_source(edge, part.dense(samples)) for edge, part in self.parts.items()]
         targets = [self.graph.edge((leaf, 0)) for leaf in self.leaves.values()]
         shapes = [self.graph.shape((leaf, 0)) for leaf in self.leaves.values()]
-        size = sum(torch.Size(shape).numel() for shape in shapes) + sum(
-            torch.Size(self.graph.shape(edge)).numel() for edge in self.parts
-        )
-        norms = []
-        for s in slices(self.num_samples, size * first.element_size()):
-            edges = [self.graph.edge(edge) for edge in self.parts]
-            grads = [self._like_source(edge, part.dense(s)) for edge, part in self.parts.items()]
-            pulled = pull_back(edges, targets, grads, shapes)
-            norms.append(sum(square_sum(wide(grad)) for grad in pulled))
-        return torch.cat(norms)  # type: ignore[arg-type]
+        pulled = pull_back(edges, targets, grads, shapes)
+        return {name: wide(grad) for name, grad in zip(self.leaves, pulled, strict=True)}
 
     def _like_source(self, edge: Edge, grad: Tensor) -> Tensor:
         meta = self.graph.nodes[edge[0]]._input_metadata[edge[1]]
@@ -122,11 +126,57 @@ class Joint:
             part.zero_samples(samples)
 
 
+class Across:
+    """Clusters of several graphs that share parameters: forwards that one backward joins."""
+
+    def __init__(self, joints: Sequence[Joint]):
+        self.joints = list(joints)
+        self.num_samples = joints[0].num_samples
+        self.method = ""
+        self.merged: Contribution | None = None
+        if all(joint.whole for joint in joints):
+            self.merged = joined([part for joint in joints for part in joint.parts.values()])
+
+    def norms_squared(self) -> Tensor:
+        if self.merged is None:
+            self.method = "pulled back"
+            return norms_of_rows(self.joints)
+        norms = self.merged.norms_squared()
+        self.method = self.merged.method
+        return norms
+
+    def weighted_sums(self, weights: Tensor) -> dict[str, Tensor]:
+        if self.merged is not None:
+            return {next(iter(self.joints[0].leaves)): self.merged.weighted_sum(weights)}
+        total: dict[str, Tensor] = {}
+        for joint in self.joints:
+            for name, value in joint.weighted_sums(weights).items():
+                total[name] = total[name] + value if name in total else value
+        return total
+
+    def zero_samples(self, samples: Tensor) -> None:
+        for part in [self.merged] if self.merged is not None else self.joints:
+            part.zero_samples(samples)
+
+
+def norms_of_rows(joints: Sequence[Joint]) -> Tensor:
+    """Squared norms of the summed per-sample gradients, formed in slices."""
+    norms = []
+    for s in slices(joints[0].num_samples, sum(joint.bytes_per_sample() for joint in joints)):
+        total: dict[str, Tensor] = {}
+        for joint in joints:
+            for name, value in joint.rows(s).items():
+                total[name] = total[name] + value if name in total else value
+        norms.append(torch.stack([square_sum(value) for value in total.values()]).sum(0))
+    return torch.cat(norms)
+
+
 class Sum:
     """Several contributions to the same tensor that cannot be laid side by side."""
 
     def __init__(self, parts: Sequence[Contribution]):
         self.parts = list(parts)
+        self.num_samples = parts[0].num_samples
         self.method = "not measured"
 
     def norms_squared(self) -> Tensor:
@@ -138,12 +188,7 @@ class Sum:
             return total.clamp(min=0)  # type: ignore[union-attr]
         self.method = "summed"
         first = self.parts[0].dense(slice(0, 1))
-        n = self.num_samples
-        return torch.cat([square_sum(self.dense(s)) for s in slices(n, first.nbytes)])
-
-    @property
-    def num_samples(self) -> int:
-        return max(len(getattr(p, "values", getattr(p, "left", ()))) for p in self.parts)
+        return torch.cat([square_sum(self.dense(s)) for s in slices(self.num_samples, 2 * first.nbytes)])
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
         total = self.parts[0].weighted_sum(weights)

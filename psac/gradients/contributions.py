@@ -30,7 +30,8 @@ CANCELLATION = 2e-3
 
 
 class Contribution(Protocol):
-    method: str
+    method: str  # how norms were taken, for people
+    num_samples: int
 
     def norms_squared(self) -> Tensor: ...
 
@@ -48,8 +49,13 @@ def wide(tensor: Tensor) -> Tensor:
 
 def square_sum(values_n: Tensor) -> Tensor:
     """[n, ...] -> [n], without a temporary of the size of the values."""
-    flat = values_n.flatten(1)
+    flat = rows(values_n)
     return torch.linalg.vector_norm(flat, dim=1).square() if flat.shape[1] else flat.sum(1)
+
+
+def rows(values_n: Tensor) -> Tensor:
+    """[n, ...] -> [n, all the rest]."""
+    return values_n.reshape(values_n.shape[0], -1)
 
 
 def slices(total: int, bytes_each: int) -> list[slice]:
@@ -65,12 +71,13 @@ class Dense:
 
     def __init__(self, values_n: Tensor):
         self.values = wide(values_n)
+        self.num_samples = len(values_n)
 
     def norms_squared(self) -> Tensor:
         return square_sum(self.values)
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
-        flat = self.values.flatten(1)
+        flat = rows(self.values)
         return torch.mv(flat.t(), weights.to(flat.dtype)).view(self.values.shape[1:])
 
     def dense(self, samples: slice = slice(None)) -> Tensor:
@@ -86,7 +93,7 @@ class Outer:
 
     def __init__(self, left_nhpl: Tensor, right_nhpr: Tensor, shape: tuple[int, ...]):
         self.left, self.right = drop_zero_rows(left_nhpl, right_nhpr)
-        self.shape = shape
+        self.shape, self.num_samples = shape, len(left_nhpl)
         self.kept: Dense | None = None
         self.method = "not measured"
 
@@ -94,7 +101,7 @@ class Outer:
         """The same contribution to the transposed matrix."""
         turned = object.__new__(Outer)
         turned.left, turned.right, turned.shape = self.right, self.left, self.shape[::-1]
-        turned.kept, turned.method = None, self.method
+        turned.kept, turned.method, turned.num_samples = None, self.method, self.num_samples
         return turned
 
     def norms_squared(self) -> Tensor:
@@ -163,7 +170,7 @@ class Lookup:
 
     def __init__(self, index_np: Tensor, values_npr: Tensor, num_rows: int):
         self.index, self.num_rows = index_np, num_rows
-        self.values = wide(values_npr)
+        self.values, self.num_samples = wide(values_npr), len(values_npr)
         if bool((index_np < 0).any()):
             self.values = self.values * (index_np >= 0).unsqueeze(-1)
 
@@ -225,7 +232,7 @@ def drop_zero_rows(left_nhpl: Tensor, right_nhpr: Tensor) -> tuple[Tensor, Tenso
     if longest > 0.75 * p:
         return left_nhpl, right_nhpr
     longest = max(longest, 1)
-    first = alive_np.to(torch.uint8).sort(1, descending=True, stable=True).indices[:, :longest]
+    first = alive_np.to(torch.uint8).sort(dim=1, descending=True, stable=True).indices[:, :longest]
     # Positions that stand in for a shorter sample have zero output gradient themselves: they add nothing.
     rows = first.unsqueeze(-1)
     left = torch.take_along_dim(left_nhpl.squeeze(1), rows, dim=1)

@@ -83,7 +83,7 @@ def captured_by(
             if isinstance(error, PrivacyError) and not isinstance(error, NotIsolated):
                 raise
             errors.append(error)
-    raise errors[0]
+    raise next((e for e in errors if isinstance(e, NotIsolated)), errors[0])
 
 
 def single(graph, losses: Tensor, ones: list[Tensor]) -> Rows:  # type: ignore[no-untyped-def]

@@ -19,6 +19,7 @@ def dtype(request):
     torch.set_default_dtype(torch.float32)
 
 
+@pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
 @pytest.mark.parametrize("name", CASES)
 def test_norms_and_sums_equal_the_loop(name, dtype):
     torch.manual_seed(0)

@@ -36,6 +36,7 @@ RULES: dict[str, Rule] = {
 def contributions(arrival: Arrival) -> Contributions:
     """Every asked-for contribution, by the family's rule or by the generic one."""
     rule = RULES.get(arrival.name)
-    found = (rule(arrival) if rule else None) or {}
+    with arrival.reading:
+        found = (rule(arrival) if rule else None) or {}
     missing = [k for k in arrival.inputs if k not in found]
     return found | (generic.generic(arrival, missing) if missing else {})

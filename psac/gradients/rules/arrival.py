@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
+from torch.utils.checkpoint import GraphExecGroup
 
 from ..contributions import Contribution
 from ..layout import Layout
@@ -25,6 +26,7 @@ class Arrival:
     inputs: Sequence[int]
     shapes: dict[int, tuple[int, ...]]
     num_samples: int
+    reading: GraphExecGroup  # activation checkpointing recomputes once for all that is read within it
 
     @property
     def grad(self) -> Tensor:

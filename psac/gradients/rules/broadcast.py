@@ -29,7 +29,7 @@ def mul(arrival: Arrival) -> Contributions | None:
 
 
 def div(arrival: Arrival) -> Contributions | None:
-    if arrival.inputs != [1] or arrival.node._saved_self is None:
+    if arrival.inputs != [1]:
         return None
     quotient = wide(arrival.node._saved_self) / arrival.node._saved_other.square()
     return {1: reduced(arrival, -arrival.grad * quotient, 1)}

@@ -25,12 +25,11 @@ def group_norm(arrival: Arrival) -> Contributions | None:
     node = arrival.node
     if arrival.layout.dim != 0:
         return None
-    grad_nc = wide(arrival.grad).flatten(2)
+    grad_nc, inputs = (positions_last(wide(t)) for t in (arrival.grad, node._saved_input))
     groups = node._saved_result1.shape[1]
-    inputs = wide(node._saved_input).flatten(2).unflatten(1, (groups, -1))
     # sum of g (x - mean) rstd = rstd (sum of g x - mean sum of g): no normalised copy of the input is made
     total = grad_nc.sum(2)
-    weighted = torch.linalg.vecdot(grad_nc, inputs.flatten(1, 2)) if 1 in arrival.inputs else total
+    weighted = torch.linalg.vecdot(grad_nc, inputs) if 1 in arrival.inputs else total
     mean, rstd = (wide(t).unsqueeze(-1) for t in (node._saved_result1, node._saved_result2))
     scaled = ((weighted.unflatten(1, (groups, -1)) - mean * total.unflatten(1, (groups, -1))) * rstd).flatten(1)
     return {k: channels(arrival, scaled if k == 1 else total) for k in arrival.inputs}
@@ -41,16 +40,20 @@ def batch_norm_with_fixed_statistics(arrival: Arrival) -> Contributions | None:
     if node._saved_training or arrival.layout.dim != 0:
         return None
     mean, variance = wide(node._saved_running_mean), wide(node._saved_running_var)
-    total = wide(arrival.grad).flatten(2).sum(2) if arrival.grad.dim() > 2 else wide(arrival.grad)
+    total = positions_last(wide(arrival.grad)).sum(2)
     found: Contributions = {}
     if 1 in arrival.inputs:
         shape = (1, -1) + (1,) * (arrival.grad.dim() - 2)
         normalised = (wide(node._saved_input) - mean.view(shape)) * (variance + node._saved_eps).rsqrt().view(shape)
-        product = wide(arrival.grad) * normalised
-        found[1] = channels(arrival, product.flatten(2).sum(2) if product.dim() > 2 else product)
+        found[1] = channels(arrival, positions_last(wide(arrival.grad) * normalised).sum(2))
     if 2 in arrival.inputs:
         found[2] = channels(arrival, total)
     return found
+
+
+def positions_last(values: Tensor) -> Tensor:
+    """[rows, channels, positions], with one position where there are none."""
+    return values.flatten(2) if values.dim() > 2 else values.unsqueeze(-1)
 
 
 def channels(arrival: Arrival, values_rows: Tensor) -> Dense:

@@ -1,0 +1,343 @@
+"""The engine on a user's own model: hooks that leave the model as it is and turn `loss.backward()` into a private sum.
+
+    engine = Engine(model, clipping=psac.PSAC())
+    with engine:                                 # or engine.attach() ... engine.detach()
+        F.cross_entropy(model(x), y).backward()  # as often as there are physical batches
+        sums = engine.collect()                  # name -> sum over samples of weight * gradient; noise comes next
+
+How. When the model's forward returns, its outputs are handed on through a `Boundary`, cut off from the graph inside.
+When their gradients come back, the engine runs the inner backward itself, as far as it needs it: no weight gradient is
+computed. When the whole backward is done, norms are complete, the rule gives weights, weighted sums are added up.
+
+Guarantees. The model stays the user's object: parameters, state_dict keys, outputs are the same, and `detach` removes
+every trace. Each sample adds at most `clipping.bound` to the sums. It fails closed: a gradient that reaches a private
+parameter by any other way raises `OutsideTheTape` and names the parameter; so does a second backward of the same
+forward. A forward whose operations were not seen before is proved before it counts (see planner.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+import weakref
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from ..clipping import PSAC, ClippingRule, safe_weights
+from . import samples as trees
+from .capture import Captured, Rows, capture, capture_single
+from .errors import CannotAssign, NotIsolated, OutsideTheTape, PrivacyError
+from .graph import Graph, trace
+from .loop import loop
+from .plan import Plan
+from .planner import Forward, find_plan, prove
+from .samples import Batch
+from .training import refuse_batch_norm, trainable
+
+
+class SlowPathWarning(UserWarning):
+    """The loop over samples is used: right, and slow."""
+
+
+class Engine:
+    """Accumulates sums of weighted per-sample gradients over the backward passes of a model."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        clipping: ClippingRule | None = None,
+        loss_reduction: Literal["mean", "sum"] = "mean",
+        batch_dim: int = 0,
+        method: Literal["auto", "loop"] = "auto",
+    ):
+        """`loss_reduction`: how the user's loss reduces over the batch. `batch_dim`: where samples are in inputs."""
+        if loss_reduction not in ("mean", "sum"):
+            raise ValueError(f"loss_reduction {loss_reduction!r} is unknown. Known: 'mean', 'sum'.")
+        if method not in ("auto", "loop"):
+            raise ValueError(f"method {method!r} is unknown. Known: 'auto', 'loop'.")
+        self.model, self.clipping = model, clipping if clipping is not None else PSAC()
+        self.loss_reduction, self.batch_dim, self.method = loss_reduction, batch_dim, method
+        self.plans: dict[tuple, Plan | None] = {}  # None: the loop serves this forward
+        self.norms: Tensor | None = None  # of the last backward; sensitive, not private
+        self.weights: Tensor | None = None
+        self.num_samples = 0  # since the last collect
+        self._sums: dict[str, Tensor] = {}
+        self._handles: list[Any] = []
+        self._open: weakref.WeakSet[Call] = weakref.WeakSet()  # forwards whose backward may come
+        self._pending: list[Captured | Rows] = []
+        self._backward = -1  # number of the backward that is pending
+        self._busy = False
+
+    # Life of the hooks
+    def attach(self) -> Engine:
+        if self._handles:
+            return self
+        self.parameters = trainable(self.model)
+        refuse_batch_norm(self.model)
+        self.names = {id(p): name for name, p in self.parameters.items()}
+        self._handles = [
+            self.model.register_forward_pre_hook(self._before, with_kwargs=True),
+            self.model.register_forward_hook(self._after, with_kwargs=True),
+        ]
+        self._handles += [
+            p.register_post_accumulate_grad_hook(lambda p, name=name: self._outside(p, name))
+            for name, p in self.parameters.items()
+        ]
+        return self
+
+    def detach(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+        self.discard()
+
+    def __enter__(self) -> Engine:
+        return self.attach()
+
+    def __exit__(self, *_: object) -> None:
+        self.detach()
+
+    # What the user gets
+    def collect(self) -> dict[str, Tensor]:
+        """The sums since the last collect, by parameter name, zeros included; the engine starts anew."""
+        sums = {name: self._sums.get(name, torch.zeros_like(p)) for name, p in self.parameters.items()}
+        self.discard()
+        return sums
+
+    def discard(self) -> None:
+        """Forgets what was accumulated."""
+        self._sums, self.num_samples, self._pending = {}, 0, []
+
+    # Hooks
+    def _before(self, module: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict] | None:
+        if self._busy or not torch.is_grad_enabled():
+            return None
+        self._notice_changes()
+        if any(t.requires_grad for t in trees.tensors((args, kwargs))):
+            self._origins: list[tuple[Tensor, Tensor]] = []
+            return trees.map_tensors((args, kwargs), self._cut)
+        return None
+
+    def _cut(self, leaf: Any) -> Any:
+        """An input that needs a gradient becomes a leaf of the inner graph."""
+        if not isinstance(leaf, Tensor) or not leaf.requires_grad:
+            return leaf
+        inner = leaf.detach().requires_grad_()
+        self._origins.append((inner, leaf))
+        return inner.view_as(inner)  # not a leaf, so that in-place operations stay possible
+
+    def _after(self, module: nn.Module, args: tuple, kwargs: dict, output: Any) -> Any:
+        if self._busy or not torch.is_grad_enabled():
+            return None
+        roots = list({id(t): t for t in trees.tensors(output) if t.requires_grad}.values())
+        if not roots:
+            return None
+        call = Call(self, args, kwargs, roots)
+        if not call.graph.parameters:
+            return None
+        self._open.add(call)
+        anchor = torch.ones((), requires_grad=True)
+        handed_on = dict(zip(map(id, roots), Boundary.apply(call, anchor, *call.foreign()), strict=True))
+        return trees.map_tensors(output, lambda leaf: replaced(leaf, handed_on))
+
+    def _notice_changes(self) -> None:
+        refuse_batch_norm(self.model)
+        now = {id(p) for p in self.model.parameters() if p.requires_grad}
+        if now != self.names.keys():
+            known = {id(p): name for name, p in self.model.named_parameters()}
+            changed = sorted(known.get(key, self.names.get(key, "?")) for key in now ^ self.names.keys())
+            raise PrivacyError(
+                f"parameters changed requires_grad, or were exchanged, after the engine was attached: {changed}. "
+                "Detach it first and attach it again."
+            )
+
+    def _outside(self, parameter: Tensor, name: str) -> None:
+        parameter.grad = None
+        raise OutsideTheTape(
+            f"a gradient reached parameter '{name}' outside the model's own forward (a submodule called directly, a "
+            "regulariser on weights, reentrant checkpointing, or a model object that hides its outputs), so it is "
+            "not clipped. Compute everything that uses parameters inside model.forward; use weight_decay of the optimizer."
+        )
+
+    # The end of a backward
+    def _arrived(self, call: Call, captured: Captured | Rows) -> None:
+        self._open.discard(call)
+        number = torch._C._current_graph_task_id()
+        if number != self._backward:  # what an earlier backward left when it raised is dropped
+            self._backward, self._pending = number, []
+            torch.autograd.Variable._execution_engine.queue_callback(self._finish)
+        self._pending.append(captured)
+
+    def _finish(self) -> None:
+        parts, self._pending = self._pending, []
+        captured = together(parts)
+        if captured.norms_squared is None:
+            return
+        n = captured.num_samples
+        factor = float(n) if self.loss_reduction == "mean" else 1.0
+        norms = captured.norms_squared.sqrt() * factor
+        weights = safe_weights(self.clipping, norms)
+        finite = torch.isfinite(norms)
+        if not bool(finite.all()):
+            captured.zero_samples(~finite)
+        for name, value in captured.weighted_sums(weights * factor).items():
+            known = self._sums.get(name)
+            self._sums[name] = value.to(self.parameters[name].dtype) if known is None else known.add_(value)
+        self.norms, self.weights = norms, weights
+        self.num_samples += n
+
+
+class Call:
+    """One forward of the model, until its backward."""
+
+    def __init__(self, engine: Engine, args: tuple, kwargs: dict, roots: list[Tensor]):
+        self.engine, self.args, self.kwargs, self.roots = engine, args, kwargs, roots
+        self.graph: Graph = trace(roots, engine.names)
+        self.origins = {id(inner): outer for inner, outer in getattr(engine, "_origins", [])}
+        engine._origins = []
+        self.autocast = [
+            (device, torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)) for device in ("cpu", "cuda")
+        ]
+
+    def foreign(self) -> list[Tensor]:
+        """Tensors outside the model that the forward depends on and that want a gradient."""
+        leaves = [self.graph.nodes[k].variable for k in self.graph.foreign]
+        return [self.origins.get(id(leaf), leaf) for leaf in leaves]
+
+    def backward(self, grads: Sequence[Tensor | None]) -> list[Tensor | None]:
+        if not self.roots:
+            raise OutsideTheTape(
+                "a second backward through the same forward: its samples would count twice. Run the forward again."
+            )
+        n = self.num_samples()
+        with torch.no_grad():
+            captured, foreign = self._captured(n, grads)
+        result = [foreign.get(k) for k in self.graph.foreign]
+        self.roots, self.args, self.kwargs = [], (), {}
+        self.engine._arrived(self, captured)
+        return result
+
+    def num_samples(self) -> int:
+        dim = self.engine.batch_dim
+        for leaf in trees.leaves((self.args, self.kwargs)):
+            if not isinstance(leaf, Tensor):
+                return int(leaf.batch_sizes[0])
+            if leaf.dim() > dim:
+                return leaf.shape[dim]
+        raise PrivacyError("no input of the forward is a tensor, so the samples of the batch cannot be found.")
+
+    def _captured(self, n: int, grads: Sequence[Tensor | None]) -> tuple[Captured | Rows, dict[int, Tensor]]:
+        wanted = [(root, grad) for root, grad in zip(self.roots, grads, strict=True) if grad is not None]
+        roots, cotangents = [root for root, _ in wanted], [grad for _, grad in wanted]
+        if n == 1 and self.engine.method == "auto":
+            rows, foreign = capture_single(self.graph, roots, cotangents)
+            return Rows({name: grad.unsqueeze(0) for name, grad in rows.items()}, 1), foreign
+        plan = self._plan(n, grads)
+        if isinstance(plan, Plan):
+            captured = capture(self.graph, plan, roots, cotangents, n, at_once=len(self.engine._open) <= 1)
+            return captured, captured.foreign_gradients
+        if self.graph.foreign:
+            raise PrivacyError("the loop over samples cannot pass gradients on to tensors outside the model.")
+        with self._again():
+            return loop(plan, self.graph, self.roots, grads, self._scalar_share(n)), {}
+
+    def _plan(self, n: int, grads: Sequence[Tensor | None]) -> Plan | Forward:
+        """A proved plan, or the forward to loop over."""
+        engine = self.engine
+        key = self.graph.signature
+        if engine.plans.get(key) is not None:
+            return engine.plans[key]  # type: ignore[return-value]
+        errors: list[Exception] = []
+        for reading in Batch.readings((self.args, self.kwargs), n):
+            if any(axis not in (None, engine.batch_dim) for axis in reading.axes[:1]):
+                continue
+            forward = Forward(engine.model, engine.names, self._run, reading)
+            if key in engine.plans or engine.method == "loop":
+                return forward
+            try:
+                with self._again():
+                    plan = find_plan(self.graph, forward)
+                    prove(plan, forward, grads, self._scalar_share(n))
+                engine.plans[key] = plan
+                return plan
+            except CannotAssign as reason:
+                warnings.warn(
+                    f"{type(engine.model).__name__}: {reason}; every sample is computed alone (exact, slow).",
+                    SlowPathWarning, stacklevel=2,
+                )  # fmt: skip
+                engine.plans[key] = None
+                return forward
+            except (NotIsolated, ValueError, IndexError) as error:
+                errors.append(error)
+        raise next((e for e in errors if isinstance(e, NotIsolated)), errors[0])
+
+    def _scalar_share(self, n: int) -> float:
+        return 1.0 / n if self.engine.loss_reduction == "mean" else 1.0
+
+    def _run(self, tree: tuple[tuple, dict]) -> list[Tensor]:
+        args, kwargs = tree
+        output = self.engine.model(*args, **kwargs)
+        return list({id(t): t for t in trees.tensors(output) if t.requires_grad}.values())
+
+    @contextlib.contextmanager
+    def _again(self):  # type: ignore[no-untyped-def]
+        """The state that the forward ran in: hooks silent, autocast as it was."""
+        engine = self.engine
+        engine._busy = True
+        try:
+            with contextlib.ExitStack() as stack:
+                for device, enabled, dtype in self.autocast:
+                    stack.enter_context(torch.autocast(device, dtype=dtype, enabled=enabled)) if enabled else None
+                yield
+        finally:
+            engine._busy = False
+
+
+class Boundary(torch.autograd.Function):
+    """Hands outputs on without their graph; its backward is the call's."""
+
+    @staticmethod
+    def forward(ctx: Any, call: Call, anchor: Tensor, *foreign: Tensor) -> tuple[Tensor, ...]:
+        ctx.call = call
+        ctx.set_materialize_grads(False)
+        return tuple(root.detach() for root in call.roots)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():
+            raise PrivacyError("backward(create_graph=True): second derivatives of a private model are not supported.")
+        return None, None, *ctx.call.backward(grads)
+
+
+def replaced(leaf: Any, handed_on: dict[int, Tensor]) -> Any:
+    if isinstance(leaf, Tensor):
+        return handed_on.get(id(leaf), leaf)
+    return leaf._replace(data=handed_on.get(id(leaf.data), leaf.data))
+
+
+def together(parts: Sequence[Captured | Rows]) -> Captured | Rows:
+    """One capture for the forwards that a backward joined: each sample's gradients add up."""
+    first, *others = parts
+    if not others:
+        if isinstance(first, Captured) and not first.at_once:
+            first.join([])
+        return first
+    if {part.num_samples for part in parts} != {first.num_samples}:
+        raise PrivacyError(
+            f"one backward joins forwards of {sorted({p.num_samples for p in parts})} samples; they must be the same "
+            "samples. Call backward for each."
+        )
+    if all(isinstance(part, Captured) for part in parts):
+        first.join(others)  # type: ignore[union-attr, arg-type]
+        return first
+    rows: dict[str, Tensor] = {}
+    for part in parts:
+        if isinstance(part, Captured):
+            raise PrivacyError("one backward joins a fast and a looped forward; use Engine(method='loop').")
+        for name, row in part.rows.items():
+            rows[name] = rows[name] + row.values if name in rows else row.values
+    return Rows(rows, first.num_samples)
