@@ -13,7 +13,7 @@ import pathlib
 import shutil
 import subprocess
 import tempfile
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -24,17 +24,31 @@ FLAGS = ["-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-shar
 WIDE = "-mprefer-vector-width=512"  # Not known to every compiler: tried first.
 
 
-class Loops(Protocol):
-    """out = scale * (round(sums, clamped to 2^50 grid) + round(noise)), both to the grid.
+class Piece(NamedTuple):
+    """Some entries of one tensor, and the whole blocks of keystream that make their noise."""
 
-    Words are whole blocks of keystream, at least as many as sums; sums and out, contiguous vectors
-    of float32 or float64.
+    tensor: int
+    entries: slice
+    words: slice
+
+
+class Loops(Protocol):
+    """out = scale * (round(sums, clamped to 2^50 grid) + round(noise)), for the entries of a piece.
+
+    `round` goes to the grid; sums and out are contiguous, both of float32 or both of float64.
     """
 
     threaded: bool  # Whether a call uses several threads by itself.
 
     def add_noise(
-        self, words: Tensor, sums: Tensor, out: Tensor, std: float, grid: float, scale: float
+        self,
+        words: Tensor,
+        sums: Tensor,
+        out: Tensor,
+        piece: Piece,
+        std: float,
+        grid: float,
+        scale: float,
     ) -> None: ...
 
 
@@ -44,13 +58,21 @@ class TorchLoops:
     threaded = True
 
     def add_noise(
-        self, words: Tensor, sums: Tensor, out: Tensor, std: float, grid: float, scale: float
+        self,
+        words: Tensor,
+        sums: Tensor,
+        out: Tensor,
+        piece: Piece,
+        std: float,
+        grid: float,
+        scale: float,
     ) -> None:
-        noise = self.gaussians(words, std)[: len(sums)]
+        addends, sinks = (tensor.view(-1)[piece.entries] for tensor in (sums, out))
+        noise = self.gaussians(words[piece.words], std)[: len(addends)]
         # Beside the anchor, float64 has no finer digits than the grid: this rounds each of the two.
         anchor, limit = 1.5 * 2.0**52 * grid, 2.0**50 * grid
-        noise.add_(anchor).add_(sums.double().clamp(-limit, limit).sub_(anchor))
-        out.copy_(noise if scale == 1 else noise.mul_(scale))
+        noise.add_(anchor).add_(addends.double().clamp(-limit, limit).sub_(anchor))
+        sinks.copy_(noise if scale == 1 else noise.mul_(scale))
 
     def gaussians(self, words: Tensor, std: float) -> Tensor:
         """Box-Muller."""
@@ -82,10 +104,25 @@ class CompiledLoops:
             function.restype = None
 
     def add_noise(
-        self, words: Tensor, sums: Tensor, out: Tensor, std: float, grid: float, scale: float
+        self,
+        words: Tensor,
+        sums: Tensor,
+        out: Tensor,
+        piece: Piece,
+        std: float,
+        grid: float,
+        scale: float,
     ) -> None:
-        addresses = words.data_ptr(), sums.data_ptr(), out.data_ptr()
-        self._functions[sums.dtype](*addresses, len(sums), std, grid, scale)
+        (start, stop, _), offset = piece.entries.indices(sums.numel()), sums.element_size()
+        self._functions[sums.dtype](
+            words.data_ptr() + 8 * piece.words.start,
+            sums.data_ptr() + offset * start,
+            out.data_ptr() + offset * start,
+            stop - start,
+            std,
+            grid,
+            scale,
+        )
 
 
 @functools.cache
@@ -111,11 +148,12 @@ def _agree(loops: Loops, definition: Loops) -> bool:
     """Guards against compilers that reorder arithmetic unasked, which would undo the rounding."""
     words = torch.arange(16 * BLOCK) * -0x61C8864680B583EB  # Wraps: spread over all 64 bits.
     sums = torch.linspace(-9.0, 9.0, len(words) - 3, dtype=torch.float64)
+    piece = Piece(0, slice(0, len(sums)), slice(0, len(words)))
     # One coarse grid, where rounding is all that is seen, and one so fine that it is not.
     for grid, tolerance in ((2.0**-10, 0.0), (2.0**-45, 1e-13)):
         first, second = torch.empty_like(sums), torch.empty_like(sums)
-        loops.add_noise(words, sums, first, 3.0, grid, 0.5)
-        definition.add_noise(words, sums, second, 3.0, grid, 0.5)
+        loops.add_noise(words, sums, first, piece, 3.0, grid, 0.5)
+        definition.add_noise(words, sums, second, piece, 3.0, grid, 0.5)
         if not torch.allclose(first, second, rtol=0, atol=tolerance):
             return False
     return True

@@ -37,7 +37,7 @@ import torch
 from torch import Tensor
 
 from psac import _noise_loops
-from psac._noise_loops import BLOCK
+from psac._noise_loops import BLOCK, Piece
 from psac.randomness import (
     PADDING,
     InsecureNoiseWarning,
@@ -58,7 +58,6 @@ __all__ = [
 
 GRID_BITS = 28
 CHUNK = 2**16  # Numbers drawn at a time: half a megabyte, to stay in the processor's cache.
-COMPILE_FROM = 2**12  # Numbers per call below which a compiler is not worth starting.
 SMALLEST_STD, LARGEST_STD = 1e-30, 1e30
 
 
@@ -88,15 +87,15 @@ def add_noise_(
         for source, target in zip(sources, targets, strict=True):
             target.detach().copy_(source.detach() * scale)
         return
-    sums = [_flat(source) for source in sources]
+    sums = [_plain(source) for source in sources]
     sinks = [
-        target.detach().view(-1) if _is_plain(target, flat.dtype) else torch.empty_like(flat)
-        for target, flat in zip(targets, sums, strict=True)
+        target.detach() if _is_plain(target, total.dtype) else torch.empty_like(total)
+        for target, total in zip(targets, sums, strict=True)
     ]
     _add_in_chunks(sums, sinks, float(std), float(scale), generator)
     for target, sink in zip(targets, sinks, strict=True):
         if not _is_plain(target, sink.dtype):
-            target.detach().copy_(sink.view(target.shape))
+            target.detach().copy_(sink)
 
 
 def _check(
@@ -126,28 +125,26 @@ def _check(
             )
 
 
-def _flat(tensor: Tensor) -> Tensor:
-    """The entries as a CPU vector of float64 or float32: a view where they are one already."""
+def _plain(tensor: Tensor) -> Tensor:
+    """The tensor in the memory of the CPU, contiguous, as float64 or float32: itself if it is so."""
     dtype = torch.float64 if tensor.dtype is torch.float64 else torch.float32
-    return tensor.detach().to("cpu", dtype).contiguous().view(-1)
+    return tensor.detach().to("cpu", dtype).contiguous()
 
 
 def _is_plain(tensor: Tensor, dtype: torch.dtype) -> bool:
-    """Whether the entries are a CPU vector of this dtype already."""
     return tensor.device.type == "cpu" and tensor.dtype is dtype and tensor.is_contiguous()
 
 
-def _loops(num_entries: int) -> _noise_loops.Loops:
-    compiled = _noise_loops.compiled() if num_entries >= COMPILE_FROM else None
-    return compiled or _noise_loops.TorchLoops()
+def _loops() -> _noise_loops.Loops:
+    return _noise_loops.compiled() or _noise_loops.TorchLoops()
 
 
 def _add_in_chunks(
     sums: list[Tensor], sinks: list[Tensor], std: float, scale: float, generator: NoiseGenerator
 ) -> None:
     """Keystream, noise and addition, one chunk at a time while its numbers are in the cache."""
-    loops = _loops(sum(map(len, sums)))
-    chunks = _chunks([len(flat) for flat in sums])
+    loops, step = _loops(), grid(std)
+    chunks = _chunks([total.numel() for total in sums])
     key, first_nonce = generator.reserve(len(chunks))
     todo = collections.deque(enumerate(chunks, first_nonce))  # Threads may take from it at once.
 
@@ -159,12 +156,14 @@ def _add_in_chunks(
                 nonce, pieces = todo.popleft()
             except IndexError:  # Another thread took the last one.
                 return
-            write_keystream(key, nonce, _ZEROS[: 8 * pieces[-1][1].stop], stream)
-            for index, place, entries in pieces:
-                addends = sums[index][entries], sinks[index][entries]
-                loops.add_noise(words[place], *addends, std, grid(std), scale)
+            write_keystream(key, nonce, _ZEROS[: 8 * pieces[-1].words.stop], stream)
+            for piece in pieces:
+                loops.add_noise(
+                    words, sums[piece.tensor], sinks[piece.tensor], piece, std, step, scale
+                )
 
-    helpers = 0 if loops.threaded else min(torch.get_num_threads(), len(chunks)) - 1
+    # A thread takes as long to start as half a chunk to fill.
+    helpers = 0 if loops.threaded else min(torch.get_num_threads(), len(chunks) // 4 + 1) - 1
     with ThreadPoolExecutor(max(helpers, 1)) as pool:
         futures = [pool.submit(work) for _ in range(helpers)]
         work()
@@ -175,18 +174,17 @@ def _add_in_chunks(
 _ZEROS = memoryview(bytes(8 * CHUNK))
 
 
-def _chunks(sizes: Sequence[int]) -> list[list[tuple[int, slice, slice]]]:
-    """The tensors end to end, each from a new block on, cut every CHUNK numbers into lists of
-    (which tensor, which words of the chunk, which entries of the tensor)."""
+def _chunks(sizes: Sequence[int]) -> list[list[Piece]]:
+    """The tensors end to end, each from a new block on, cut every CHUNK numbers."""
     chunks, used = [], CHUNK
-    for index, size in enumerate(sizes):
+    for tensor, size in enumerate(sizes):
         start = 0
         while start < size:
             if used == CHUNK:
                 chunks.append([])
                 used = 0
             stop = min(size, start + CHUNK - used)
-            end = used + math.ceil((stop - start) / BLOCK) * BLOCK
-            chunks[-1].append((index, slice(used, end), slice(start, stop)))
+            end = used + -(-(stop - start) // BLOCK) * BLOCK
+            chunks[-1].append(Piece(tensor, slice(start, stop), slice(used, end)))
             start, used = stop, end
     return chunks

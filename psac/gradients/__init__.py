@@ -1,7 +1,7 @@
 """Per-sample squared norms and weighted sums for any model."""
 
-from .engine import Engine, SlowPathWarning
-from .errors import NotIsolated, OutsideTheTape, PrivacyError
+from .engine import Engine
+from .errors import NotIsolated, OutsideTheTape, PrivacyError, SlowPathWarning
 from .functional import per_sample_norms, weighted_gradient
 
 __all__ = [

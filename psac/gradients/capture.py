@@ -15,6 +15,7 @@ from torch.utils.checkpoint import GraphExecGroup
 
 from .cluster import Across, Joint
 from .contributions import Contribution, Dense
+from .errors import CannotAssign
 from .graph import Graph
 from .plan import Cluster, Plan, Tap
 from .rules import contributions
@@ -40,6 +41,11 @@ class Captured:
         if tap.number in self._arrived or all(grad is None for grad in grads):
             return  # the generic rule runs the node again, hooks and all
         self._arrived.add(tap.number)
+        for layout, grad in zip(tap.layouts, grads, strict=True):
+            if layout is None and grad is not None:
+                if bool(grad.any()):
+                    raise CannotAssign("a gradient arrived where no probe had any, so its rows are not known")
+                return
         graph, number = self.graph, tap.number
         arrival = Arrival(
             node=graph.nodes[number],

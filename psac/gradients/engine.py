@@ -18,9 +18,8 @@ forward. A forward whose operations were not seen before is proved before it cou
 from __future__ import annotations
 
 import contextlib
-import warnings
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 import torch
@@ -29,17 +28,13 @@ from torch import Tensor, nn
 from ..clipping import PSAC, ClippingRule, safe_weights
 from . import samples as trees
 from .capture import Captured, Rows, capture, capture_single
-from .errors import CannotAssign, NotIsolated, OutsideTheTape, PrivacyError
+from .errors import CannotAssign, NotIsolated, OutsideTheTape, PrivacyError, announce
 from .graph import Graph, trace
 from .loop import loop
 from .plan import Plan
 from .planner import Forward, find_plan, prove
 from .samples import Batch
 from .training import refuse_batch_norm, trainable
-
-
-class SlowPathWarning(UserWarning):
-    """The loop over samples is used: right, and slow."""
 
 
 class Engine:
@@ -238,8 +233,12 @@ class Call:
             return Rows({name: grad.unsqueeze(0) for name, grad in rows.items()}, 1), foreign
         plan = self._plan(n, grads)
         if isinstance(plan, Plan):
-            captured = capture(self.graph, plan, roots, cotangents, n, at_once=len(self.engine._open) <= 1)
-            return captured, captured.foreign_gradients
+            try:
+                captured = capture(self.graph, plan, roots, cotangents, n, at_once=len(self.engine._open) <= 1)
+                return captured, captured.foreign_gradients
+            except CannotAssign:  # this batch by the loop; the next one looks for a plan again
+                del self.engine.plans[plan.signature]
+                plan = next(self._forwards(n))
         if self.graph.foreign:
             raise PrivacyError("the loop over samples cannot pass gradients on to tensors outside the model.")
         with self._again():
@@ -252,10 +251,7 @@ class Call:
         if engine.plans.get(key) is not None:
             return engine.plans[key]  # type: ignore[return-value]
         errors: list[Exception] = []
-        for reading in Batch.readings((self.args, self.kwargs), n):
-            if any(axis not in (None, engine.batch_dim) for axis in reading.axes[:1]):
-                continue
-            forward = Forward(engine.model, engine.names, self._run, reading)
+        for forward in self._forwards(n):
             if key in engine.plans or engine.method == "loop":
                 return forward
             try:
@@ -265,15 +261,18 @@ class Call:
                 engine.plans[key] = plan
                 return plan
             except CannotAssign as reason:
-                warnings.warn(
-                    f"{type(engine.model).__name__}: {reason}; every sample is computed alone (exact, slow).",
-                    SlowPathWarning, stacklevel=2,
-                )  # fmt: skip
+                announce(engine.model, reason)
                 engine.plans[key] = None
                 return forward
             except (NotIsolated, ValueError, IndexError) as error:
                 errors.append(error)
         raise next((e for e in errors if isinstance(e, NotIsolated)), errors[0])
+
+    def _forwards(self, n: int) -> Iterator[Forward]:
+        """The forward, for each way to find its samples in the inputs that fits the stated batch dimension."""
+        for reading in Batch.readings((self.args, self.kwargs), n):
+            if reading.axes[0] in (None, self.engine.batch_dim):
+                yield Forward(self.engine.model, self.engine.names, self._run, reading)
 
     def _scalar_share(self, n: int) -> float:
         return 1.0 / n if self.engine.loss_reduction == "mean" else 1.0

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import warnings
+
+from torch import nn
+
 
 class PrivacyError(RuntimeError):
     """Going on would not be private, or could not be shown to be; nothing was released."""
@@ -17,3 +21,15 @@ class OutsideTheTape(PrivacyError):
 
 class CannotAssign(Exception):
     """Internal: rows of this model cannot be assigned to samples by a plan; the loop over samples serves."""
+
+
+class SlowPathWarning(UserWarning):
+    """The loop over samples is used: right, and slow."""
+
+
+def announce(model: nn.Module, reason: Exception) -> None:
+    warnings.warn(
+        f"{type(model).__name__}: {reason}. Every sample is computed alone, which is exact and slow.",
+        SlowPathWarning,
+        stacklevel=3,
+    )

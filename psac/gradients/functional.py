@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from ..clipping import ClippingRule, safe_weights
 from . import loop as loops
 from .capture import Captured, Rows, capture, capture_single
-from .errors import CannotAssign, NotIsolated, PrivacyError
+from .errors import CannotAssign, NotIsolated, PrivacyError, announce
 from .graph import trace
 from .planner import Forward, find_plan, prove
 from .samples import Batch
@@ -77,7 +77,8 @@ def captured_by(
             plan = find_plan(graph, forward)
             prove(plan, forward, ones, 1.0)
             return capture(graph, plan, [losses], ones, n), parameters
-        except CannotAssign:
+        except CannotAssign as reason:
+            announce(model, reason)
             return loops.loop(forward, graph, [losses], ones, 1.0), parameters
         except (NotIsolated, IndexError, ValueError, RuntimeError) as error:
             if isinstance(error, PrivacyError) and not isinstance(error, NotIsolated):

@@ -12,6 +12,7 @@ or a foreign leaf.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +24,8 @@ Node = Any  # torch.autograd.graph.Node; its saved tensors are attributes that s
 Edge = tuple[int, int]  # number of a node, number of its output
 
 ACCUMULATE = "torch::autograd::AccumulateGrad"
+# torch picks between these by strides and dispatch modes; they are the same operation.
+SAME = {"ReshapeAliasBackward0": "ViewBackward0", "UnsafeViewBackward0": "ViewBackward0"}
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,9 @@ class Graph:
         return len(self.nodes[number]._input_metadata)
 
 
+name_of = operator.methodcaller("name")
+
+
 def trace(roots: Sequence[Tensor], parameter_names: Mapping[int, str]) -> Graph:
     """The graph below `roots`; `parameter_names` maps id(parameter) to its name."""
     numbers: dict[Node, int] = {}
@@ -70,7 +76,7 @@ def trace(roots: Sequence[Tensor], parameter_names: Mapping[int, str]) -> Graph:
         else:
             stack.append((node, True))
             stack.extend((c, False) for c, _ in reversed(following) if c is not None and c not in numbers)
-    names = tuple([node.name() for node in nodes])
+    names = tuple([SAME.get(name, name) for name in map(name_of, nodes)])
     parameters, foreign = {}, []
     for number, name in enumerate(names):
         if name == ACCUMULATE:

@@ -41,7 +41,7 @@ class Tap:
 
     number: int
     inputs: dict[int, Edge]
-    layouts: tuple[Layout | None, ...]
+    layouts: tuple[Layout | None, ...]  # by output; None where there are no samples, or none were seen yet
     terminal: bool  # no tap lies below it, so that backward does not run it by itself
 
 
@@ -149,7 +149,7 @@ class Draft:
                     uses[number] = inputs
         return uses
 
-    def plan(self, found: dict[Edge, Layout], all_names: Sequence[str]) -> Plan:
+    def plan(self, found: dict[Edge, Layout | None], all_names: Sequence[str]) -> Plan:
         """`found` gives the layout of each batched output of each tap."""
         leads: list[bool] = []
         taps = []
@@ -214,34 +214,37 @@ def sample_of(names: frozenset[str]) -> str:
     return f"'{first}'" + (f" and {len(others)} other parameters" if others else "")
 
 
-def assign(draft: Draft, first: dict[Edge, Tensor], second: dict[Edge, Tensor], factors: Tensor) -> dict[Edge, Layout]:
-    """Layouts of merged dimensions, from the gradients of a probe.
+def assign(
+    draft: Draft, first: dict[Edge, Tensor], second: dict[Edge, Tensor], factors: Tensor
+) -> dict[Edge, list[Layout]]:
+    """The layouts that a probe leaves possible, for each batched output of each tap.
 
     `first` and `second` are gradients at the taps of a graph of len(factors) samples, where in the second sample
     s entered with `factors[s]` times the output gradient. Rows of sample s must have grown by exactly that;
     a tensor where no layout explains the growth holds gradients of several samples at once.
     """
-    found = {}
-    for number in draft.uses:
-        for output, dim in enumerate(draft.dims[number]):
-            edge = (number, output)
-            if dim is None or edge not in first:
-                if dim is not None:
-                    found[edge] = Layout(dim)
-                continue
-            found[edge] = explain(draft, edge, dim, first[edge], second[edge], factors)
-    return found
+    return {
+        edge: explain(draft, edge, dim, first.get(edge), second.get(edge), factors)
+        for number in draft.uses
+        for output, dim in enumerate(draft.dims[number])
+        for edge in [(number, output)]
+        if dim is not None
+    }
 
 
-def explain(draft: Draft, edge: Edge, dim: int, before: Tensor, after: Tensor, factors: Tensor) -> Layout:
+def explain(
+    draft: Draft, edge: Edge, dim: int, before: Tensor | None, after: Tensor | None, factors: Tensor
+) -> list[Layout]:
     n = len(factors)
-    possible = list(layouts.candidates(dim, before.shape[dim], n))
+    possible = list(layouts.candidates(dim, draft.part.shape(edge)[dim], n))
+    if before is None or after is None:
+        return possible
     tolerance = 1e-3 if before.dtype in (torch.float32, torch.float64) else 0.1
     scale = float(after.abs().max())
     fitting = []
     for candidate in possible:
         rows = candidate.samples_first(before, n), candidate.samples_first(after, n)
-        expected = rows[0] * factors.to(before.dtype).view(-1, *[1] * (rows[0].dim() - 1))
+        expected = rows[0] * factors.to(before).view(-1, *[1] * (rows[0].dim() - 1))
         if float((expected - rows[1]).abs().max()) <= tolerance * scale:
             fitting.append(candidate)
     if not fitting:
@@ -249,6 +252,4 @@ def explain(draft: Draft, edge: Edge, dim: int, before: Tensor, after: Tensor, f
             f"gradients of several samples are mixed at {draft.full.names[edge[0]]}, which reads "
             f"{sample_of(draft.reach[edge[0]])}: the samples of a batch leak into each other there."
         )
-    if len(fitting) > 1 and len(possible) > 1:
-        raise CannotAssign(f"rows at {draft.full.names[edge[0]]} fit {len(fitting)} layouts")
-    return fitting[0]
+    return fitting

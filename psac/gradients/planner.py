@@ -59,8 +59,26 @@ class Repeated(NamedTuple):
 
 def find_plan(full: Graph, forward: Forward) -> Plan:
     """A plan for this graph; CannotAssign if its rows have no fixed place, NotIsolated if samples mix."""
+    draft, found = find_layouts(full, forward, 3 if forward.num_samples != 3 else 4)
+    for more in (4, 5, 7):  # sizes without a common factor tell apart what one size leaves open
+        if all(len(possible) == 1 for possible in found.values()):
+            break
+        if more != draft.num_part and more != forward.num_samples:
+            _, again = find_layouts(full, forward, more)
+            found = {edge: [c for c in possible if c in again[edge]] for edge, possible in found.items()}
+    return draft.plan({edge: decided(draft, edge, c) for edge, c in found.items()}, list(forward.names.values()))
+
+
+def decided(draft: Draft, edge: Edge, possible: list[Layout]) -> Layout | None:
+    """None for a tensor whose gradient was zero in every probe: its layout is asked for when one arrives."""
+    if len(possible) == 1:
+        return possible[0]
+    return None
+
+
+def find_layouts(full: Graph, forward: Forward, num_part: int) -> tuple[Draft, dict[Edge, list[Layout]]]:
+    """What a probe of `num_part` samples leaves possible for each batched output of each tap."""
     n = forward.num_samples
-    num_part = 3 if n != 3 else 4
     part = forward.again([k % n for k in range(num_part)], perturb=True).graph
     draft = Draft(full, part, n, num_part)
     frontier = draft.frontier()
@@ -68,9 +86,8 @@ def find_plan(full: Graph, forward: Forward) -> Plan:
     for inner in (None, 1):
         tops = {edge: Layout(draft.dims[edge[0]][edge[1]] or 0, inner) for edge in frontier}
         try:
-            found = assign(draft, *probe(draft, tops))
-            return draft.plan(found, list(forward.names.values()))
-        except (NotIsolated, CannotAssign) as error:
+            return draft, assign(draft, *probe(draft, tops))
+        except NotIsolated as error:
             errors.append(error)
     raise errors[0]
 
