@@ -37,7 +37,12 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--threads", type=int, default=None, help="default: torch's own choice")
     result.add_argument("--quick", action="store_true", help="a rough look in a minute or two")
     result.add_argument("--fresh", action="store_true", help="measure again what is there")
-    result.add_argument("--output", type=Path, default=None, help="default: results/bench")
+    result.add_argument(
+        "--output",
+        type=Path,
+        default=None,
+        help="default: results/bench; give another folder for a part of the contestants",
+    )
     return result
 
 

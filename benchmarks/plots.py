@@ -1,7 +1,7 @@
 """Result files -> plots, each as SVG and PNG and for light and dark pages.
 
 Bars start at 1.0, the ordinary step, on a logarithmic axis: the length of a bar is what privacy
-costs, to the right more, to the left less.
+costs, to the right more, to the left less. A bar longer than the axis is cut, with its figure.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+CUT = 8.0  # the longest bar
 PRIVATE = tuple(name for name in CONTESTANTS if name != "ordinary")
 THEMES: dict[str, dict[str, str]] = {
     "light": {
@@ -89,7 +90,7 @@ def _ratio_figure(speed: dict[str, Record], memory: dict[str, Record], theme: st
     colours = THEMES[theme]
     names = [name for name in WORKLOADS if name in speed or name in memory]
     figure, panels = pyplot.subplots(
-        1, 2, figsize=(11, 1.7 + 0.98 * len(names)), sharey=True, facecolor=colours["page"]
+        1, 2, figsize=(11, 1.5 + 0.9 * len(names)), sharey=True, facecolor=colours["page"]
     )
     _ratio_panel(panels[0], "Time of a step", speed, names, colours)
     _ratio_panel(panels[1], "Peak memory of a step", memory, names, colours)
@@ -118,13 +119,12 @@ def _ratio_panel(
     names: list[str],
     colours: dict[str, str],
 ) -> None:
-    from matplotlib.ticker import FuncFormatter, NullFormatter
+    from matplotlib.ticker import FuncFormatter
 
     _style(axes, colours)
     axes.grid(axis="y", visible=False)
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}x"))
-    axes.xaxis.set_minor_formatter(NullFormatter())
     axes.set_title(f"{title}, ordinary = 1x", color=colours["text"], fontsize=11.5, loc="left")
     values = [1.0]
     for row, workload in enumerate(names):
@@ -133,7 +133,10 @@ def _ratio_panel(
             position = -row + 0.3 - 0.2 * place
             values += _bar(axes, position, figures.get(name), name, colours)
     axes.axvline(1.0, color=colours["ordinary"], linewidth=1.4)
-    axes.set_xlim(min(0.75, min(values) / 1.6), max(4.0, 1.9 * max(values)))
+    axes.set_xlim(min(0.8, min(values) / 1.2), CUT * 1.5)
+    ticks = [tick for tick in (0.25, 0.5, 1, 1.5, 2, 3, 4, 6, 8) if tick >= axes.get_xlim()[0]]
+    axes.set_xticks(ticks)
+    axes.minorticks_off()
 
 
 def _bar(
@@ -157,10 +160,16 @@ def _bar(
         axes.annotate("cannot run", (1.0, position), xytext=(5, 0), **label)
         return []
     value = figure["ratio"]
-    axes.barh(position, value - 1.0, left=1.0, height=0.17, color=colours[name])
+    shown = min(value, CUT)
+    axes.barh(position, shown - 1.0, left=1.0, height=0.17, color=colours[name])
+    if value > CUT:  # two strokes of the page's colour: the bar goes on
+        for place in (0.9, 0.93):
+            ends = [place * CUT, place * CUT * 1.012]
+            heights = [position - 0.1, position + 0.1]
+            axes.plot(ends, heights, color=colours["page"], linewidth=1.6)
     axes.annotate(
         f"{value:.2f}x" if value < 9.95 else f"{value:.0f}x",
-        (max(value, 1.0), position),
+        (max(shown, 1.0), position),
         xytext=(5, 0),
         color=colours["psac"] if strong else colours["quiet"],
         fontweight="bold" if strong else "normal",

@@ -11,6 +11,7 @@ code; that is how an interrupted run resumes and how changed code is measured an
 from __future__ import annotations
 
 import hashlib
+import importlib
 import importlib.metadata
 import json
 import os
@@ -43,10 +44,12 @@ def source_digest() -> str:
 
 
 def _version(package: str) -> str:
+    """Of the installed package, or of the one that lies beside this folder, as psac may."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
-        return "not installed"
+        beside = importlib.import_module(package) if (ROOT / package).is_dir() else None
+        return getattr(beside, "__version__", "not installed")
 
 
 def _cpu_name() -> str:
@@ -71,7 +74,7 @@ def environment() -> dict[str, Any]:
 
 def command() -> str:
     """The command line as a person would type it."""
-    return shlex.join(["python", "-m", "benchmarks", *sys.argv[1:]])
+    return shlex.join(["python", "-m", "benchmarks", *map(without_folders, sys.argv[1:])])
 
 
 def new_record(kind: str, name: str, *, settings: dict[str, Any]) -> Record:
@@ -125,5 +128,10 @@ def load(folder: Path, kind: str) -> dict[str, Record]:
 
 def error_text(error: BaseException) -> str:
     """One line that says why a contestant cannot run, without paths of this machine."""
-    message = re.sub(r"(?:/[\w.+-]+)+/", "", " ".join(str(error).split()))
+    message = without_folders(" ".join(str(error).split()))
     return f"{type(error).__name__}: {message[:300]}"
+
+
+def without_folders(text: str) -> str:
+    """Absolute paths shortened to their last part: a result names no folder of a machine."""
+    return re.sub(r"(?<![\w.:/])(?:/[\w.+-]+)+/", "", text)

@@ -4,6 +4,7 @@ from psac.clipping import PSAC, AutoS, NSGD, AutoV, Abadi, Custom, ClippingRule
 from psac.gradients import (
     per_sample_norms,
     weighted_gradient,
+    check,
     Engine,
     PrivacyError,
     NotIsolated,
@@ -23,6 +24,7 @@ __all__ = [
     "ClippingRule",
     "per_sample_norms",
     "weighted_gradient",
+    "check",
     "Engine",
     "PrivacyError",
     "NotIsolated",

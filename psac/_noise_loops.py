@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 BLOCK = 512  # Words that are used together: half for radii, half for angles; as in the C file.
+PART = 2**16  # Numbers for which the steps of `TorchLoops` stay in the processor's cache.
 SOURCE = pathlib.Path(__file__).with_suffix(".c")
 FLAGS = ["-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC"]
 WIDE = "-mprefer-vector-width=512"  # Not known to every compiler: tried first.
@@ -32,6 +33,14 @@ class Piece(NamedTuple):
     words: slice
 
 
+class Law(NamedTuple):
+    """What is public about a release."""
+
+    std: float
+    grid: float
+    scale: float
+
+
 class Loops(Protocol):
     """out = scale * (round(sums, clamped to 2^50 grid) + round(noise)), for the entries of a piece.
 
@@ -41,14 +50,7 @@ class Loops(Protocol):
     threaded: bool  # Whether a call uses several threads by itself.
 
     def add_noise(
-        self,
-        words: Tensor,
-        sums: Tensor,
-        out: Tensor,
-        piece: Piece,
-        std: float,
-        grid: float,
-        scale: float,
+        self, words: Tensor, sums: Tensor, out: Tensor, piece: Piece, law: Law
     ) -> None: ...
 
 
@@ -57,22 +59,14 @@ class TorchLoops:
 
     threaded = True
 
-    def add_noise(
-        self,
-        words: Tensor,
-        sums: Tensor,
-        out: Tensor,
-        piece: Piece,
-        std: float,
-        grid: float,
-        scale: float,
-    ) -> None:
-        addends, sinks = (tensor.view(-1)[piece.entries] for tensor in (sums, out))
-        noise = self.gaussians(words[piece.words], std)[: len(addends)]
-        # Beside the anchor, float64 has no finer digits than the grid: this rounds each of the two.
-        anchor, limit = 1.5 * 2.0**52 * grid, 2.0**50 * grid
-        noise.add_(anchor).add_(addends.double().clamp(-limit, limit).sub_(anchor))
-        sinks.copy_(noise if scale == 1 else noise.mul_(scale))
+    def add_noise(self, words: Tensor, sums: Tensor, out: Tensor, piece: Piece, law: Law) -> None:
+        parts = (words[piece.words], *(each.view(-1)[piece.entries] for each in (sums, out)))
+        for bits, addends, sinks in zip(*(part.split(PART) for part in parts), strict=True):
+            noise = self.gaussians(bits, law.std)[: len(addends)]
+            # Beside the anchor, float64 has no finer digits than the grid: this rounds both.
+            anchor, limit = 1.5 * 2.0**52 * law.grid, 2.0**50 * law.grid
+            noise.add_(anchor).add_(addends.double().clamp(-limit, limit).sub_(anchor))
+            sinks.copy_(noise if law.scale == 1 else noise.mul_(law.scale))
 
     def gaussians(self, words: Tensor, std: float) -> Tensor:
         """Box-Muller."""
@@ -103,25 +97,14 @@ class CompiledLoops:
             function.argtypes = [pointer, pointer, pointer, size, real, real, real]
             function.restype = None
 
-    def add_noise(
-        self,
-        words: Tensor,
-        sums: Tensor,
-        out: Tensor,
-        piece: Piece,
-        std: float,
-        grid: float,
-        scale: float,
-    ) -> None:
-        (start, stop, _), offset = piece.entries.indices(sums.numel()), sums.element_size()
+    def add_noise(self, words: Tensor, sums: Tensor, out: Tensor, piece: Piece, law: Law) -> None:
+        start, length = piece.entries.start, piece.entries.stop - piece.entries.start
         self._functions[sums.dtype](
             words.data_ptr() + 8 * piece.words.start,
-            sums.data_ptr() + offset * start,
-            out.data_ptr() + offset * start,
-            stop - start,
-            std,
-            grid,
-            scale,
+            sums.data_ptr() + sums.element_size() * start,
+            out.data_ptr() + out.element_size() * start,
+            length,
+            *law,
         )
 
 
@@ -152,8 +135,8 @@ def _agree(loops: Loops, definition: Loops) -> bool:
     # One coarse grid, where rounding is all that is seen, and one so fine that it is not.
     for grid, tolerance in ((2.0**-10, 0.0), (2.0**-45, 1e-13)):
         first, second = torch.empty_like(sums), torch.empty_like(sums)
-        loops.add_noise(words, sums, first, piece, 3.0, grid, 0.5)
-        definition.add_noise(words, sums, second, piece, 3.0, grid, 0.5)
+        loops.add_noise(words, sums, first, piece, Law(3.0, grid, 0.5))
+        definition.add_noise(words, sums, second, piece, Law(3.0, grid, 0.5))
         if not torch.allclose(first, second, rtol=0, atol=tolerance):
             return False
     return True

@@ -29,7 +29,9 @@ True
 """
 
 import collections
+import functools
 import math
+import os
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -37,7 +39,7 @@ import torch
 from torch import Tensor
 
 from psac import _noise_loops
-from psac._noise_loops import BLOCK, Piece
+from psac._noise_loops import BLOCK, Law, Piece
 from psac.randomness import (
     PADDING,
     InsecureNoiseWarning,
@@ -57,7 +59,7 @@ __all__ = [
 ]
 
 GRID_BITS = 28
-CHUNK = 2**16  # Numbers drawn at a time: half a megabyte, to stay in the processor's cache.
+CHUNK = 2**17  # Numbers drawn at a time: a megabyte of keystream, kept in the cache.
 SMALLEST_STD, LARGEST_STD = 1e-30, 1e30
 
 
@@ -126,7 +128,7 @@ def _check(
 
 
 def _plain(tensor: Tensor) -> Tensor:
-    """The tensor in the memory of the CPU, contiguous, as float64 or float32: itself if it is so."""
+    """The tensor on the CPU, contiguous, as float64 or float32: not copied if it is so."""
     dtype = torch.float64 if tensor.dtype is torch.float64 else torch.float32
     return tensor.detach().to("cpu", dtype).contiguous()
 
@@ -143,7 +145,7 @@ def _add_in_chunks(
     sums: list[Tensor], sinks: list[Tensor], std: float, scale: float, generator: NoiseGenerator
 ) -> None:
     """Keystream, noise and addition, one chunk at a time while its numbers are in the cache."""
-    loops, step = _loops(), grid(std)
+    loops, law = _loops(), Law(std, grid(std), scale)
     chunks = _chunks([total.numel() for total in sums])
     key, first_nonce = generator.reserve(len(chunks))
     todo = collections.deque(enumerate(chunks, first_nonce))  # Threads may take from it at once.
@@ -158,19 +160,23 @@ def _add_in_chunks(
                 return
             write_keystream(key, nonce, _ZEROS[: 8 * pieces[-1].words.stop], stream)
             for piece in pieces:
-                loops.add_noise(
-                    words, sums[piece.tensor], sinks[piece.tensor], piece, std, step, scale
-                )
+                loops.add_noise(words, sums[piece.tensor], sinks[piece.tensor], piece, law)
 
-    # A thread takes as long to start as half a chunk to fill.
-    helpers = 0 if loops.threaded else min(torch.get_num_threads(), len(chunks) // 4 + 1) - 1
-    with ThreadPoolExecutor(max(helpers, 1)) as pool:
-        futures = [pool.submit(work) for _ in range(helpers)]
-        work()
-        for future in futures:
-            future.result()
+    # Waking a thread for a single chunk does not pay.
+    helpers = 0 if loops.threaded else min(torch.get_num_threads(), len(chunks) // 2 + 1) - 1
+    futures = [_pool().submit(work) for _ in range(helpers)]
+    work()
+    for future in futures:
+        future.result()
 
 
+@functools.cache
+def _pool() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="psac-noise")
+
+
+if hasattr(os, "register_at_fork"):  # A forked process has the pool without its threads.
+    os.register_at_fork(after_in_child=_pool.cache_clear)
 _ZEROS = memoryview(bytes(8 * CHUNK))
 
 

@@ -1,5 +1,6 @@
 """Per-sample squared norms and weighted sums for any model."""
 
+from .check import Report, check
 from .engine import Engine
 from .errors import NotIsolated, OutsideTheTape, PrivacyError, SlowPathWarning
 from .functional import per_sample_norms, weighted_gradient
@@ -9,7 +10,9 @@ __all__ = [
     "NotIsolated",
     "OutsideTheTape",
     "PrivacyError",
+    "Report",
     "SlowPathWarning",
+    "check",
     "per_sample_norms",
     "weighted_gradient",
 ]

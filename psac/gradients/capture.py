@@ -15,7 +15,7 @@ from torch.utils.checkpoint import GraphExecGroup
 
 from .cluster import Across, Joint
 from .contributions import Contribution, Dense
-from .errors import CannotAssign
+from .errors import CannotAssign, OutsideTheTape
 from .graph import Graph
 from .plan import Cluster, Plan, Tap
 from .rules import contributions
@@ -146,9 +146,16 @@ def gradients(graph: Graph, roots, cotangents, edges, retain_graph: bool) -> dic
     """Gradients at the given edges, those that get any."""
     if not edges or not roots:
         return {}
-    found = torch.autograd.grad(
-        roots, [graph.edge(edge) for edge in edges], cotangents, retain_graph=retain_graph, allow_unused=True
-    )
+    try:
+        found = torch.autograd.grad(
+            roots, [graph.edge(edge) for edge in edges], cotangents, retain_graph=retain_graph, allow_unused=True
+        )
+    except RuntimeError as error:
+        if "use_reentrant" not in str(error):
+            raise
+        raise OutsideTheTape(
+            "reentrant activation checkpointing hides its parameters from the graph. Use checkpoint(use_reentrant=False)."
+        ) from None
     return {edge: grad for edge, grad in zip(edges, found, strict=True) if grad is not None}
 
 

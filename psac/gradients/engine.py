@@ -28,13 +28,13 @@ from torch import Tensor, nn
 from ..clipping import PSAC, ClippingRule, safe_weights
 from . import samples as trees
 from .capture import Captured, Rows, capture, capture_single
-from .errors import CannotAssign, NotIsolated, OutsideTheTape, PrivacyError, announce
+from .errors import CannotAssign, OutsideTheTape, PrivacyError, announce
 from .graph import Graph, trace
 from .loop import loop
 from .plan import Plan
-from .planner import Forward, find_plan, prove
+from .planner import Forward, first_that_fits, plan_or_none, prove_isolation
 from .samples import Batch
-from .training import refuse_batch_norm, trainable
+from .training import attached, refuse_modules, silenced, trainable
 
 
 class Engine:
@@ -65,14 +65,17 @@ class Engine:
         self._open: weakref.WeakSet[Call] = weakref.WeakSet()  # forwards whose backward may come
         self._pending: list[Captured | Rows] = []
         self._backward = -1  # number of the backward that is pending
-        self._busy = False
+        self.silent = False  # hooks do nothing: a forward is being repeated, or studied by plain functions
 
     # Life of the hooks
     def attach(self) -> Engine:
         if self._handles:
             return self
         self.parameters = trainable(self.model)
-        refuse_batch_norm(self.model)
+        refuse_modules(self.model)
+        if self.model in attached:
+            raise PrivacyError(f"{type(self.model).__name__} has an engine already; detach that one first.")
+        attached[self.model] = self
         self.names = {id(p): name for name, p in self.parameters.items()}
         self._handles = [
             self.model.register_forward_pre_hook(self._before, with_kwargs=True),
@@ -88,6 +91,8 @@ class Engine:
         for handle in self._handles:
             handle.remove()
         self._handles = []
+        if attached.get(self.model) is self:
+            del attached[self.model]
         self.discard()
 
     def __enter__(self) -> Engine:
@@ -109,7 +114,7 @@ class Engine:
 
     # Hooks
     def _before(self, module: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict] | None:
-        if self._busy or not torch.is_grad_enabled():
+        if self.silent or not torch.is_grad_enabled():
             return None
         self._notice_changes()
         if any(t.requires_grad for t in trees.tensors((args, kwargs))):
@@ -126,7 +131,7 @@ class Engine:
         return inner.view_as(inner)  # not a leaf, so that in-place operations stay possible
 
     def _after(self, module: nn.Module, args: tuple, kwargs: dict, output: Any) -> Any:
-        if self._busy or not torch.is_grad_enabled():
+        if self.silent or not torch.is_grad_enabled():
             return None
         roots = list({id(t): t for t in trees.tensors(output) if t.requires_grad}.values())
         if not roots:
@@ -140,7 +145,7 @@ class Engine:
         return trees.map_tensors(output, lambda leaf: replaced(leaf, handed_on))
 
     def _notice_changes(self) -> None:
-        refuse_batch_norm(self.model)
+        refuse_modules(self.model)
         now = {id(p) for p in self.model.parameters() if p.requires_grad}
         if now != self.names.keys():
             known = {id(p): name for name, p in self.model.named_parameters()}
@@ -166,6 +171,10 @@ class Engine:
             self._backward, self._pending = number, []
             torch.autograd.Variable._execution_engine.queue_callback(self._finish)
         self._pending.append(captured)
+
+    def _alone(self) -> bool:
+        """Whether the present backward has one forward only, so that norms can be taken at once."""
+        return len(self._open) <= 1 and not (self._pending and torch._C._current_graph_task_id() == self._backward)
 
     def _finish(self) -> None:
         parts, self._pending = self._pending, []
@@ -234,7 +243,7 @@ class Call:
         plan = self._plan(n, grads)
         if isinstance(plan, Plan):
             try:
-                captured = capture(self.graph, plan, roots, cotangents, n, at_once=len(self.engine._open) <= 1)
+                captured = capture(self.graph, plan, roots, cotangents, n, at_once=self.engine._alone())
                 return captured, captured.foreign_gradients
             except CannotAssign:  # this batch by the loop; the next one looks for a plan again
                 del self.engine.plans[plan.signature]
@@ -250,23 +259,18 @@ class Call:
         key = self.graph.signature
         if engine.plans.get(key) is not None:
             return engine.plans[key]  # type: ignore[return-value]
-        errors: list[Exception] = []
-        for forward in self._forwards(n):
-            if key in engine.plans or engine.method == "loop":
-                return forward
-            try:
-                with self._again():
-                    plan = find_plan(self.graph, forward)
-                    prove(plan, forward, grads, self._scalar_share(n))
-                engine.plans[key] = plan
-                return plan
-            except CannotAssign as reason:
-                announce(engine.model, reason)
-                engine.plans[key] = None
-                return forward
-            except (NotIsolated, ValueError, IndexError) as error:
-                errors.append(error)
-        raise next((e for e in errors if isinstance(e, NotIsolated)), errors[0])
+        with self._again():
+            forward, plan, result = first_that_fits(self._forwards(n), lambda f: self._attempt(f, n, grads))
+        if plan is None and key not in engine.plans and engine.method != "loop":
+            announce(engine.model, result)
+        engine.plans[key] = plan
+        return forward if plan is None else plan
+
+    def _attempt(self, forward: Forward, n: int, grads: Sequence[Tensor | None]) -> tuple[Plan | None, float | str]:
+        if self.engine.method == "loop" or self.graph.signature in self.engine.plans:
+            prove_isolation(forward, self._scalar_share(n))
+            return None, ""
+        return plan_or_none(self.graph, forward, grads, self._scalar_share(n))
 
     def _forwards(self, n: int) -> Iterator[Forward]:
         """The forward, for each way to find its samples in the inputs that fits the stated batch dimension."""
@@ -285,15 +289,11 @@ class Call:
     @contextlib.contextmanager
     def _again(self):  # type: ignore[no-untyped-def]
         """The state that the forward ran in: hooks silent, autocast as it was."""
-        engine = self.engine
-        engine._busy = True
-        try:
-            with contextlib.ExitStack() as stack:
-                for device, enabled, dtype in self.autocast:
-                    stack.enter_context(torch.autocast(device, dtype=dtype, enabled=enabled)) if enabled else None
-                yield
-        finally:
-            engine._busy = False
+        with silenced(self.engine.model), contextlib.ExitStack() as stack:
+            for device, enabled, dtype in self.autocast:
+                if enabled:
+                    stack.enter_context(torch.autocast(device, dtype=dtype))
+            yield
 
 
 class Boundary(torch.autograd.Function):
@@ -331,6 +331,7 @@ def together(parts: Sequence[Captured | Rows]) -> Captured | Rows:
             "samples. Call backward for each."
         )
     if all(isinstance(part, Captured) for part in parts):
+        assert not any(part.at_once for part in parts), "a measured capture cannot be joined"  # type: ignore[union-attr]
         first.join(others)  # type: ignore[union-attr, arg-type]
         return first
     rows: dict[str, Tensor] = {}

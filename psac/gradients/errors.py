@@ -27,7 +27,7 @@ class SlowPathWarning(UserWarning):
     """The loop over samples is used: right, and slow."""
 
 
-def announce(model: nn.Module, reason: Exception) -> None:
+def announce(model: nn.Module, reason: object) -> None:
     warnings.warn(
         f"{type(model).__name__}: {reason}. Every sample is computed alone, which is exact and slow.",
         SlowPathWarning,

@@ -155,7 +155,7 @@ class Draft:
         taps = []
         for number, children in enumerate(self.full.children):
             below = any(c >= 0 and leads[c] for c, _ in children)
-            leads.append(below or number in self.uses)
+            leads.append(below or number in self.uses or number in self.full.foreign)
             if number in self.uses:
                 outputs = tuple(found.get((number, k)) for k in range(len(self.dims[number])))
                 taps.append(Tap(number, self.uses[number], outputs, terminal=not below))
@@ -240,6 +240,9 @@ def explain(
     if before is None or after is None:
         return possible
     tolerance = 1e-3 if before.dtype in (torch.float32, torch.float64) else 0.1
+    # a sample may have no finite gradient; what is compared is the rest
+    finite = torch.isfinite(before) & torch.isfinite(after)
+    before, after = before.where(finite, 0), after.where(finite, 0)
     scale = float(after.abs().max())
     fitting = []
     for candidate in possible:

@@ -11,7 +11,7 @@ and training does not start. Together this costs about two ordinary steps.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -113,6 +113,33 @@ def probe(draft: Draft, tops: dict[Edge, Layout]) -> tuple[dict[Edge, Tensor], d
     return first, second, factors
 
 
+def plan_or_none(
+    full: Graph, forward: Forward, cotangents: Sequence[Tensor | None], scalar_share: float
+) -> tuple[Plan | None, float | str]:
+    """A proved plan and its error, or None and why only the loop over samples serves, whose isolation is proved."""
+    try:
+        plan = find_plan(full, forward)
+        return plan, prove(plan, forward, cotangents, scalar_share)
+    except CannotAssign as reason:
+        prove_isolation(forward, scalar_share)
+        return None, str(reason)
+
+
+def first_that_fits(
+    forwards: Iterable[Forward], attempt: Callable[[Forward], tuple[Plan | None, float | str]]
+) -> tuple[Forward, Plan | None, float | str]:
+    """The first reading of the inputs that stands the proof; else the error of the likeliest."""
+    errors: list[Exception] = []
+    for forward in forwards:
+        try:
+            return forward, *attempt(forward)
+        except (NotIsolated, RuntimeError, ValueError, IndexError) as error:
+            if isinstance(error, PrivacyError) and not isinstance(error, NotIsolated):
+                raise
+            errors.append(error)
+    raise next((e for e in errors if isinstance(e, NotIsolated)), errors[0])
+
+
 def prove(plan: Plan, forward: Forward, cotangents: Sequence[Tensor | None], scalar_share: float) -> float:
     """The engine's per-sample gradients against plain autograd on samples alone; returns the worst relative error.
 
@@ -162,6 +189,23 @@ def prove(plan: Plan, forward: Forward, cotangents: Sequence[Tensor | None], sca
             raise NotIsolated(f"the gradient of '{name}' in the batch is not that of the samples alone (off by {error:.1%})")
         worst = max(worst, error)
     return worst
+
+
+def prove_isolation(forward: Forward, scalar_share: float) -> None:
+    """For the loop over samples: what the batch gives a sample is what it gets alone, and reduced losses add up."""
+    n = forward.num_samples
+    roots, _, buffers = forward.again(range(n))
+    sums = [0.0] * len(roots)
+    reduced = [root.dim() == 0 for root in roots]
+    for sample in range(n) if any(reduced) else sorted({0, n // 2, n - 1}):
+        alone, _, alone_buffers = forward.again([sample])
+        refuse_statistics(buffers, alone_buffers)
+        for k, (root, one) in enumerate(zip(roots, alone, strict=True)):
+            share(torch.zeros_like(root), root, one, sample, n, scalar_share, 5e-3)
+            sums[k] += float(one.detach().sum()) * scalar_share
+    for root, total, is_reduced in zip(roots, sums, reduced, strict=True):
+        if is_reduced and not abs(total - float(root)) <= 5e-3 * max(abs(total), 1e-6):
+            raise NotIsolated(f"the loss of the batch is {float(root):.6g} and that of its samples {total:.6g}.")
 
 
 def refuse_statistics(first: dict[str, Tensor], second: dict[str, Tensor]) -> None:

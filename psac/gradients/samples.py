@@ -99,7 +99,11 @@ def taken(leaf: Any, axis: Axis, samples: Sequence[int]) -> Any:
         chosen = padded[index.to(padded.device)], lengths[index]
         return pack_padded_sequence(*chosen, batch_first=True, enforce_sorted=False)
     index = torch.tensor(samples, device=leaf.device)
-    return leaf.detach().index_select(axis, index)
+    chosen = leaf.detach().index_select(axis, index)
+    if not leaf.requires_grad:
+        return chosen
+    # the same place in the graph as the original has
+    return chosen.requires_grad_() if leaf.is_leaf else chosen.requires_grad_().view_as(chosen)
 
 
 def count(tree: Any) -> int | None:

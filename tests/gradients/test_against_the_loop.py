@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 import torch
 
@@ -9,6 +11,8 @@ import psac
 from tests import oracles
 from tests.gradients.cases import CASES
 
+# Rows of these have no fixed place in the batch: the loop over samples serves them, and says so.
+LOOPED = {"packed_lstm", "mixture_of_experts"}
 TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-9}
 
 
@@ -19,6 +23,10 @@ def dtype(request):
     torch.set_default_dtype(torch.float32)
 
 
+def announced(name: str):
+    return pytest.warns(psac.SlowPathWarning) if name in LOOPED else contextlib.nullcontext()
+
+
 @pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
 @pytest.mark.parametrize("name", CASES)
 def test_norms_and_sums_equal_the_loop(name, dtype):
@@ -26,11 +34,13 @@ def test_norms_and_sums_equal_the_loop(name, dtype):
     model, batch, loss_fn, take, n = CASES[name]()
     gradients = oracles.loop_gradients(model, loss_fn, batch, take, n)
     expected = oracles.norms(gradients)
-    norms = psac.per_sample_norms(model, loss_fn, batch)
+    with announced(name):
+        norms = psac.per_sample_norms(model, loss_fn, batch)
     assert norms.shape == (n,)
     torch.testing.assert_close(norms.double(), expected, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype] * 1e-3)
 
-    sums = psac.weighted_gradient(model, loss_fn, batch, psac.PSAC(r=0.1))
+    with announced(name):
+        sums = psac.weighted_gradient(model, loss_fn, batch, psac.PSAC(r=0.1))
     truth = oracles.weighted_sum(gradients, [oracles.psac_weight(x) for x in expected.tolist()])
     assert sums.keys() == truth.keys()
     size = sum(float(g.square().sum()) for g in truth.values()) ** 0.5
