@@ -8,8 +8,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#define BLOCK 512 /* Numbers made at a time; as in _noise_loops.py. */
-#define PAIRS (BLOCK / 2)
+enum { BLOCK = 256 }; /* Pairs at a time, so that their noise stays in the nearest cache. */
 
 static inline double as_double(uint64_t bits) { double x; memcpy(&x, &bits, 8); return x; }
 static inline uint64_t as_bits(double x) { uint64_t bits; memcpy(&bits, &x, 8); return bits; }
@@ -40,12 +39,13 @@ static inline double log_unit(double u) {
     return exponent * 0.69314718055994530942 + (2 * s + s * t * p);
 }
 
-/* Box-Muller on one block: PAIRS words for radii, then PAIRS for angles. */
-static void gaussians(const uint64_t *restrict words, uint64_t *restrict noise, double std) {
-    for (int i = 0; i < PAIRS; i++) {
-        double u = fabs(to_double(words[i])) * 0x1p-63 + 0x1p-64;
+/* Box-Muller: every radius and angle give a cosine and a sine (the bits of float64 numbers). */
+static void gaussians(const uint64_t *restrict radii, const uint64_t *restrict angles,
+                      uint64_t *restrict cosines, uint64_t *restrict sines, int count, double std) {
+    for (int i = 0; i < count; i++) {
+        double u = fabs(to_double(radii[i])) * 0x1p-63 + 0x1p-64;
         double r = sqrt(-2 * std * std * log_unit(u));
-        uint64_t a = words[PAIRS + i], quadrant = (a + (1ull << 61)) >> 62;
+        uint64_t a = angles[i], quadrant = (a + (1ull << 61)) >> 62;
         double x = to_double(a - (quadrant << 62)) * (3.14159265358979323846 * 0x1p-63), t = x * x;
         double s = 1.58969099521155010221e-10, c = -1.13596475577881948265e-11;
         s = s * t - 2.50507602534068634195e-08, c = c * t + 2.08757232129817482790e-09;
@@ -54,29 +54,36 @@ static void gaussians(const uint64_t *restrict words, uint64_t *restrict noise, 
         s = s * t + 8.33333333332248946124e-03, c = c * t - 1.38888888888741095749e-03;
         s = s * t - 1.66666666666666324348e-01, c = c * t + 4.16666666666666019037e-02;
         s = r * (x + x * t * s), c = r * (1 - 0.5 * t + t * t * c);
-        uint64_t cosine = as_bits(quadrant & 1 ? s : c), sine = as_bits(quadrant & 1 ? c : s);
-        noise[i] = cosine ^ (((quadrant + 1) & 2) << 62);
-        noise[PAIRS + i] = sine ^ ((quadrant & 2) << 62);
+        cosines[i] = as_bits(quadrant & 1 ? s : c) ^ (((quadrant + 1) & 2) << 62);
+        sines[i] = as_bits(quadrant & 1 ? c : s) ^ ((quadrant & 2) << 62);
     }
 }
 
 /* Adding the anchor rounds to the grid: in float64 no finer digits remain beside it.  The sum of
- * the two rounded numbers is then exact.  NaN fails both comparisons and stays. */
-#define DEFINE(name, real)                                                                         \
-    void name(const uint64_t *words, const real *sums, real *out, int64_t count, double std,       \
-              double grid, double scale) {                                                         \
+ * the two rounded numbers is then exact.  NaN fails both comparisons and stays.
+ * The first `pairs` entries get the cosines, the others the sines; count may be below 2 pairs. */
+#define DEFINE(real)                                                                               \
+    static void add_##real(const uint64_t *noise, const real *sums, real *out, int64_t count,      \
+                           double grid, double scale) {                                            \
         double anchor = 0x1.8p52 * grid, limit = 0x1p50 * grid;                                    \
-        for (; count > 0; words += BLOCK, sums += BLOCK, out += BLOCK, count -= BLOCK) {           \
-            uint64_t noise[BLOCK];                                                                 \
-            gaussians(words, noise, std);                                                          \
-            int length = count < BLOCK ? (int)count : BLOCK;                                       \
-            for (int i = 0; i < length; i++) {                                                     \
-                double x = sums[i];                                                                \
-                x = x > limit ? limit : x;                                                         \
-                x = x < -limit ? -limit : x;                                                       \
-                out[i] = (real)(((x - anchor) + (as_double(noise[i]) + anchor)) * scale);          \
-            }                                                                                      \
+        for (int64_t i = 0; i < count; i++) {                                                      \
+            double x = sums[i];                                                                    \
+            x = x > limit ? limit : x;                                                             \
+            x = x < -limit ? -limit : x;                                                           \
+            out[i] = (real)(((x - anchor) + (as_double(noise[i]) + anchor)) * scale);              \
+        }                                                                                          \
+    }                                                                                              \
+    void psac_add_noise_##real(const uint64_t *words, int64_t pairs, const real *sums, real *out,  \
+                               int64_t count, double std, double grid, double scale) {             \
+        uint64_t cosines[BLOCK], sines[BLOCK];                                                     \
+        for (int64_t i = 0, j = pairs; i < pairs; i += BLOCK, j += BLOCK) {                        \
+            int64_t some = pairs - i < BLOCK ? pairs - i : BLOCK;                                  \
+            gaussians(words + i, words + j, cosines, sines, (int)some, std);                       \
+            add_##real(cosines, sums + i, out + i, count - i < some ? count - i : some, grid,      \
+                       scale);                                                                     \
+            add_##real(sines, sums + j, out + j, count - j < some ? count - j : some, grid,        \
+                       scale);                                                                     \
         }                                                                                          \
     }
-DEFINE(psac_add_noise_float, float)
-DEFINE(psac_add_noise_double, double)
+DEFINE(float)
+DEFINE(double)

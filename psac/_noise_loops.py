@@ -18,15 +18,17 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-BLOCK = 512  # Words that are used together: half for radii, half for angles; as in the C file.
-PART = 2**16  # Numbers for which the steps of `TorchLoops` stay in the processor's cache.
+CHUNK = 2**17  # Numbers drawn at a time: a megabyte of keystream, to stay in the cache.
 SOURCE = pathlib.Path(__file__).with_suffix(".c")
 FLAGS = ["-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC"]
 WIDE = "-mprefer-vector-width=512"  # Not known to every compiler: tried first.
 
 
 class Piece(NamedTuple):
-    """Some entries of one tensor, and the whole blocks of keystream that make their noise."""
+    """Some entries of one tensor, and the words of keystream that make their noise.
+
+    The words are as many as the entries or a few more: the first half radii, then angles.
+    """
 
     tensor: int
     entries: slice
@@ -59,27 +61,29 @@ class TorchLoops:
 
     threaded = True
 
+    def __init__(self) -> None:
+        self._scratch = torch.empty(2, CHUNK, dtype=torch.float64)  # Allocating is slow.
+
     def add_noise(self, words: Tensor, sums: Tensor, out: Tensor, piece: Piece, law: Law) -> None:
-        parts = (words[piece.words], *(each.view(-1)[piece.entries] for each in (sums, out)))
-        for bits, addends, sinks in zip(*(part.split(PART) for part in parts), strict=True):
-            noise = self.gaussians(bits, law.std)[: len(addends)]
-            # Beside the anchor, float64 has no finer digits than the grid: this rounds both.
-            anchor, limit = 1.5 * 2.0**52 * law.grid, 2.0**50 * law.grid
-            noise.add_(anchor).add_(addends.double().clamp(-limit, limit).sub_(anchor))
-            sinks.copy_(noise if law.scale == 1 else noise.mul_(law.scale))
+        addends, sinks = (tensor.view(-1)[piece.entries] for tensor in (sums, out))
+        noise = self.gaussians(words[piece.words], law.std)[: len(addends)]
+        # Beside the anchor, float64 has no finer digits than the grid: this rounds both.
+        anchor, limit = 1.5 * 2.0**52 * law.grid, 2.0**50 * law.grid
+        total = self._scratch[0, : len(addends)].copy_(addends).clamp_(-limit, limit)
+        total.sub_(anchor).add_(noise.add_(anchor))
+        sinks.copy_(total if law.scale == 1 else total.mul_(law.scale))
 
     def gaussians(self, words: Tensor, std: float) -> Tensor:
-        """Box-Muller."""
-        blocks = words.view(-1, 2, BLOCK // 2)
-        radius, angle = blocks[:, 0].double(), blocks[:, 1].double()
+        """Box-Muller: one radius and one angle give two numbers."""
+        numbers, noise = self._scratch[:, : len(words)]
+        radius, angle = numbers.copy_(words).chunk(2)
         least = torch.tensor(2.0**-64, dtype=torch.float64)
         torch.add(least, radius.abs_(), alpha=2.0**-63, out=radius)  # Uniform in (0, 1].
         radius.log_().mul_(-2 * std * std).sqrt_()
         angle.mul_(math.pi * 2.0**-63)
-        noise = torch.empty(blocks.shape, dtype=torch.float64)
-        torch.mul(angle.cos(), radius, out=noise[:, 0])
-        torch.mul(angle.sin_(), radius, out=noise[:, 1])
-        return noise.view(-1)
+        torch.cos(angle, out=noise[: len(angle)]).mul_(radius)
+        torch.sin(angle, out=noise[len(angle) :]).mul_(radius)
+        return noise
 
 
 class CompiledLoops:
@@ -94,16 +98,17 @@ class CompiledLoops:
             torch.float64: library.psac_add_noise_double,
         }
         for function in self._functions.values():
-            function.argtypes = [pointer, pointer, pointer, size, real, real, real]
+            function.argtypes = [pointer, size, pointer, pointer, size, real, real, real]
             function.restype = None
 
     def add_noise(self, words: Tensor, sums: Tensor, out: Tensor, piece: Piece, law: Law) -> None:
-        start, length = piece.entries.start, piece.entries.stop - piece.entries.start
+        offset = piece.entries.start * sums.element_size()
         self._functions[sums.dtype](
-            words.data_ptr() + 8 * piece.words.start,
-            sums.data_ptr() + sums.element_size() * start,
-            out.data_ptr() + out.element_size() * start,
-            length,
+            words.data_ptr() + piece.words.start * 8,
+            (piece.words.stop - piece.words.start) // 2,
+            sums.data_ptr() + offset,
+            out.data_ptr() + offset,
+            piece.entries.stop - piece.entries.start,
             *law,
         )
 
@@ -129,7 +134,7 @@ def compiled() -> CompiledLoops | None:
 
 def _agree(loops: Loops, definition: Loops) -> bool:
     """Guards against compilers that reorder arithmetic unasked, which would undo the rounding."""
-    words = torch.arange(16 * BLOCK) * -0x61C8864680B583EB  # Wraps: spread over all 64 bits.
+    words = torch.arange(8192) * -0x61C8864680B583EB  # Wraps: spread over all 64 bits.
     sums = torch.linspace(-9.0, 9.0, len(words) - 3, dtype=torch.float64)
     piece = Piece(0, slice(0, len(sums)), slice(0, len(words)))
     # One coarse grid, where rounding is all that is seen, and one so fine that it is not.

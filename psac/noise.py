@@ -7,7 +7,7 @@
 where z is standard normal and `round` goes to the nearest multiple of g = `grid(std)`.  Guarantees:
 
 - Nothing leaks through low bits.  The noise is an integer number of steps g, drawn without looking
-  at s, and y / scale lies on the same grid for every s.  So y is the Gaussian mechanism on
+  at s, and so is what is then scaled and cast, for every s: it is the Gaussian mechanism on
   round(s), rounded.  That s is rounded first can raise its sensitivity by g sqrt(d) for d entries:
   at most 2^-28 sqrt(d) std, which is 1e-5 std for ten million.  Plain float32 addition shows s in
   the spacing of its results (Mironov 2012, doi:10.1145/2382196.2382264; arXiv:2112.05307).
@@ -39,7 +39,7 @@ import torch
 from torch import Tensor
 
 from psac import _noise_loops
-from psac._noise_loops import BLOCK, Law, Piece
+from psac._noise_loops import CHUNK, Law, Piece
 from psac.randomness import (
     PADDING,
     InsecureNoiseWarning,
@@ -59,7 +59,7 @@ __all__ = [
 ]
 
 GRID_BITS = 28
-CHUNK = 2**17  # Numbers drawn at a time: a megabyte of keystream, kept in the cache.
+ALIGNMENT = 16  # Words for a piece come in this multiple, so that processors fill their vectors.
 SMALLEST_STD, LARGEST_STD = 1e-30, 1e30
 
 
@@ -181,7 +181,7 @@ _ZEROS = memoryview(bytes(8 * CHUNK))
 
 
 def _chunks(sizes: Sequence[int]) -> list[list[Piece]]:
-    """The tensors end to end, each from a new block on, cut every CHUNK numbers."""
+    """The tensors end to end, aligned, and cut every CHUNK numbers."""
     chunks, used = [], CHUNK
     for tensor, size in enumerate(sizes):
         start = 0
@@ -190,7 +190,7 @@ def _chunks(sizes: Sequence[int]) -> list[list[Piece]]:
                 chunks.append([])
                 used = 0
             stop = min(size, start + CHUNK - used)
-            end = used + -(-(stop - start) // BLOCK) * BLOCK
+            end = used + -(-(stop - start) // ALIGNMENT) * ALIGNMENT
             chunks[-1].append(Piece(tensor, slice(start, stop), slice(used, end)))
             start, used = stop, end
     return chunks

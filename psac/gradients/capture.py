@@ -14,12 +14,17 @@ from torch import Tensor
 from torch.utils.checkpoint import GraphExecGroup
 
 from .cluster import Across, Joint
-from .contributions import Contribution, Dense
+from .contributions import Budget, Contribution, Dense
 from .errors import CannotAssign, OutsideTheTape
 from .graph import Graph
 from .plan import Cluster, Plan, Tap
 from .rules import contributions
 from .rules.arrival import Arrival
+
+
+# What gradients that are kept may add to the memory of a step: a share of the activations that it holds anyway.
+BUDGET_SHARE = 0.15
+MINIMAL_BUDGET = 4 * 2**20
 
 
 class Captured:
@@ -31,6 +36,8 @@ class Captured:
         self.joints: list[Joint | Across] = []
         self.norms_squared: Tensor | None = None
         self.foreign_gradients: dict[int, Tensor] = {}
+        self.budget = Budget(MINIMAL_BUDGET + int(BUDGET_SHARE * plan.activation_bytes))
+        self.activation_bytes = 0
         self._reading = GraphExecGroup()
         self._arrived: set[int] = set()
         self._waiting = {id(cluster): set(cluster.uses) for cluster in plan.clusters}
@@ -60,6 +67,7 @@ class Captured:
         with torch.no_grad():
             for k, contribution in contributions(arrival).items():
                 self.found[number, k] = contribution
+                self.activation_bytes += getattr(contribution, "nbytes", 0)
                 cluster = self._cluster_of[number, k]
                 waiting = self._waiting[id(cluster)]
                 waiting.discard((number, k))
@@ -73,7 +81,7 @@ class Captured:
         self._add(Joint(self.graph, cluster, uses, self.num_samples), self.plan, cluster.parameters)
 
     def _add(self, joint: Joint | Across, plan: Plan, names: tuple[str, ...]) -> None:
-        norms = joint.norms_squared()
+        norms = joint.norms_squared(self.budget)
         self.norms_squared = norms if self.norms_squared is None else self.norms_squared + norms
         plan.methods[names] = joint.method
         self.joints.append(joint)
@@ -98,6 +106,7 @@ class Captured:
 
     def finish(self) -> None:
         """Measures clusters some of whose uses never got a gradient."""
+        self.plan.activation_bytes = max(self.plan.activation_bytes, self.activation_bytes)
         with torch.no_grad():
             for cluster in self.plan.clusters:
                 if self.at_once and self._waiting[id(cluster)]:
@@ -175,7 +184,7 @@ class Rows:
     def __init__(self, rows: dict[str, Tensor], num_samples: int):
         self.rows = {name: Dense(value) for name, value in rows.items()}
         self.num_samples = num_samples
-        norms = [row.norms_squared() for row in self.rows.values()]
+        norms = [row.norms_squared(Budget(0)) for row in self.rows.values()]
         self.norms_squared = torch.stack(norms).sum(0) if norms else None
         self.foreign_gradients: dict[int, Tensor] = {}
 

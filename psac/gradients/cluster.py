@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from .contributions import Contribution, Dense, Lookup, Outer, slices, square_sum, wide
+from .contributions import Budget, Contribution, Dense, Lookup, Outer, slices, square_sum, wide
 from .graph import Edge, Graph
 from .plan import TRANSPOSES, WHOLE, Cluster
 from .rules.generic import pull_back
@@ -45,9 +45,9 @@ class Joint:
             self.parts = {edge: joined(parts) for edge, parts in groups.items()}
         self.method = ""
 
-    def norms_squared(self) -> Tensor:
+    def norms_squared(self, budget: Budget) -> Tensor:
         if self.whole or self._slices_do_not_overlap():
-            total = sum((part.norms_squared() for part in self.parts.values()), start=torch.zeros(()))
+            total = sum((part.norms_squared(budget) for part in self.parts.values()), start=torch.zeros(()))
             self.method = " + ".join(dict.fromkeys(part.method for part in self.parts.values()))
             return total  # type: ignore[return-value]
         self.method = "pulled back"
@@ -137,11 +137,11 @@ class Across:
         if all(joint.whole for joint in joints):
             self.merged = joined([part for joint in joints for part in joint.parts.values()])
 
-    def norms_squared(self) -> Tensor:
+    def norms_squared(self, budget: Budget) -> Tensor:
         if self.merged is None:
             self.method = "pulled back"
             return norms_of_rows(self.joints)
-        norms = self.merged.norms_squared()
+        norms = self.merged.norms_squared(budget)
         self.method = self.merged.method
         return norms
 
@@ -179,11 +179,11 @@ class Sum:
         self.num_samples = parts[0].num_samples
         self.method = "not measured"
 
-    def norms_squared(self) -> Tensor:
+    def norms_squared(self, budget: Budget) -> Tensor:
         pairs = [(a, b) for k, a in enumerate(self.parts) for b in self.parts[k + 1 :]]
         if all(isinstance(a, (Outer, Lookup)) and isinstance(b, (Outer, Lookup)) for a, b in pairs):
             twice = [2 * cross(a, b) for a, b in pairs]
-            total = sum(part.norms_squared() for part in self.parts) + sum(twice)
+            total = sum(part.norms_squared(budget) for part in self.parts) + sum(twice)
             self.method = " + ".join(part.method for part in self.parts) + " + cross term"
             return total.clamp(min=0)  # type: ignore[union-attr]
         self.method = "summed"

@@ -2,7 +2,7 @@
 
 A contribution stands for n gradients of the shape of a weight, and answers three questions:
 
-    norms_squared()      [n]           the squared norm of each sample's gradient
+    norms_squared(budget)  [n]         the squared norm of each sample's gradient
     weighted_sum(w)      weight shape  sum over samples of w[n] * gradient[n]
     dense()              [n, shape]    the gradients themselves
 
@@ -17,7 +17,7 @@ Norms are computed in float32 at least. `norms_squared` may replace what it hold
 
 from __future__ import annotations
 
-import math
+from collections.abc import Callable
 from typing import Protocol
 
 import torch
@@ -33,11 +33,11 @@ class Contribution(Protocol):
     method: str  # how norms were taken, for people
     num_samples: int
 
-    def norms_squared(self) -> Tensor: ...
+    def norms_squared(self, budget: Budget) -> Tensor: ...
 
     def weighted_sum(self, weights: Tensor) -> Tensor: ...
 
-    def dense(self, samples: slice = slice(None)) -> Tensor: ...
+    def dense(self, samples: slice | Tensor = slice(None)) -> Tensor: ...
 
     def zero_samples(self, samples: Tensor) -> None: ...
 
@@ -55,13 +55,27 @@ def square_sum(values_n: Tensor) -> Tensor:
 
 def rows(values_n: Tensor) -> Tensor:
     """[n, ...] -> [n, all the rest]."""
-    return values_n.reshape(values_n.shape[0], -1)
+    return values_n.flatten(1) if values_n.dim() > 1 else values_n.unsqueeze(1)
 
 
-def slices(total: int, bytes_each: int) -> list[slice]:
+def slices(total: int, bytes_each: int, limit: int = TEMPORARY_BYTES) -> list[slice]:
     """Cuts `total` samples so that a temporary of `bytes_each` per sample stays below the limit."""
-    step = max(1, min(total, TEMPORARY_BYTES // max(1, bytes_each)))
+    step = max(1, min(total, limit // max(1, bytes_each)))
     return [slice(start, min(start + step, total)) for start in range(0, total, step)]
+
+
+class Budget:
+    """Bytes that kept gradients may take beyond the inputs and output gradients that they replace, in one backward."""
+
+    def __init__(self, num_bytes: int):
+        self.left = num_bytes
+
+    def allows(self, kept: int, replaced: int) -> bool:
+        """Takes the difference from the budget if it is there."""
+        if kept - replaced > self.left:
+            return False
+        self.left -= max(0, kept - replaced)
+        return True
 
 
 class Dense:
@@ -73,14 +87,14 @@ class Dense:
         self.values = wide(values_n)
         self.num_samples = len(values_n)
 
-    def norms_squared(self) -> Tensor:
+    def norms_squared(self, budget: Budget) -> Tensor:
         return square_sum(self.values)
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
         flat = rows(self.values)
         return torch.mv(flat.t(), weights.to(flat.dtype)).view(self.values.shape[1:])
 
-    def dense(self, samples: slice = slice(None)) -> Tensor:
+    def dense(self, samples: slice | Tensor = slice(None)) -> Tensor:
         return self.values[samples]
 
     def zero_samples(self, samples: Tensor) -> None:
@@ -104,34 +118,43 @@ class Outer:
         turned.kept, turned.method, turned.num_samples = None, self.method, self.num_samples
         return turned
 
-    def norms_squared(self) -> Tensor:
+    def norms_squared(self, budget: Budget) -> Tensor:
         (n, h, p, l), r = self.left.shape, self.right.shape[-1]
         if p == 1:
             self.method = "product of norms"
             return (row_squares(self.left) * row_squares(self.right)).sum((1, 2))
-        if cost_of_keeping(p, l, r) <= cost_of_gram(p, l, r) and may_keep(p, l, r):
+        size, cheapest = n * h * l * r * self.left.element_size(), min(cost_of_gram(p, l, r), cost_of_forming(p, l, r))
+        if cost_of_keeping(p, l, r) <= cheapest and budget.allows(size, self.nbytes):
             self.method = "instantiated"
             self.kept = Dense(self.dense())
             self.left = self.right = self.left.new_empty(0)
-            return self.kept.norms_squared()
+            return self.kept.norms_squared(budget)
         if cost_of_forming(p, l, r) <= cost_of_gram(p, l, r):
             self.method = "formed in slices"
             return torch.cat([square_sum(self.dense(s)) for s in slices(n, h * l * r * 4)])
         self.method = "gram"
-        return self._by_gram()
+        return self.by_gram()
 
-    def _by_gram(self) -> Tensor:
+    @property
+    def nbytes(self) -> int:
+        return self.left.nbytes + self.right.nbytes
+
+    def by_gram(self) -> Tensor:
         n, h, p, _ = self.left.shape
         norms, mass = [], []
         for s in slices(n, 2 * h * p * p * 4):
             product, diagonal = gram_product(self.left[s], self.right[s])
-            norms.append(product), mass.append(diagonal)
-        total = torch.cat(norms)
-        # A sum that cancels almost wholly has lost its digits: take those samples the direct way.
-        weak = (total < CANCELLATION * torch.cat(mass)).nonzero().flatten().tolist()
-        for sample in weak:
-            total[sample] = square_sum(self.dense(slice(sample, sample + 1)))[0]
-        return total
+            norms.append(product)
+            mass.append(diagonal)
+        return self.guarded(torch.cat(norms), torch.cat(mass), lambda samples: square_sum(self.dense(samples)))
+
+    @staticmethod
+    def guarded(norms: Tensor, mass: Tensor, directly: Callable[[Tensor], Tensor]) -> Tensor:
+        """A Gram sum that cancels almost wholly has lost its digits: those samples are formed directly."""
+        weak = (norms < CANCELLATION * mass).nonzero().flatten()
+        for part in weak.split(16) if len(weak) else ():
+            norms[part] = directly(part)
+        return norms
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
         if self.kept is not None:
@@ -148,7 +171,7 @@ class Outer:
         right_hqr = right.permute(1, 0, 2, 3).flatten(1, 2)
         return torch.bmm(left_hlq, right_hqr).view(self.shape)
 
-    def dense(self, samples: slice = slice(None)) -> Tensor:
+    def dense(self, samples: slice | Tensor = slice(None)) -> Tensor:
         if self.kept is not None:
             return self.kept.dense(samples)
         left, right = wide(self.left[samples]), wide(self.right[samples])
@@ -174,7 +197,7 @@ class Lookup:
         if bool((index_np < 0).any()):
             self.values = self.values * (index_np >= 0).unsqueeze(-1)
 
-    def norms_squared(self) -> Tensor:
+    def norms_squared(self, budget: Budget) -> Tensor:
         n, p, r = self.values.shape
         if p == 1:
             return square_sum(self.values)
@@ -189,7 +212,7 @@ class Lookup:
         total = values.new_zeros(self.num_rows, values.shape[-1])
         return total.index_add_(0, self.index.clamp(min=0).flatten(), values.flatten(0, 1))
 
-    def dense(self, samples: slice = slice(None)) -> Tensor:
+    def dense(self, samples: slice | Tensor = slice(None)) -> Tensor:
         index, values = self.index[samples].clamp(min=0), self.values[samples]
         formed = values.new_zeros(values.shape[0], self.num_rows, values.shape[-1])
         return formed.scatter_add_(1, index.unsqueeze(-1).expand_as(values), values)
@@ -227,17 +250,22 @@ def drop_zero_rows(left_nhpl: Tensor, right_nhpr: Tensor) -> tuple[Tensor, Tenso
     n, h, p, _ = right_nhpr.shape
     if h != 1 or p < 8:
         return left_nhpl, right_nhpr
-    alive_np = torch.linalg.vector_norm(right_nhpr.squeeze(1), dim=-1, ord=math.inf) != 0
-    longest = int(alive_np.sum(1).max())
+    left, right = left_nhpl.squeeze(1), right_nhpr.squeeze(1)
+    if int((right[..., :4] != 0).any(-1).sum(1).max()) > 0.75 * p:  # a few features tell that most are alive
+        return left_nhpl, right_nhpr
+    alive_np = (right != 0).any(-1)
+    longest = max(1, int(alive_np.sum(1).max()))
     if longest > 0.75 * p:
         return left_nhpl, right_nhpr
-    longest = max(longest, 1)
-    first = alive_np.to(torch.uint8).sort(dim=1, descending=True, stable=True).indices[:, :longest]
     # Positions that stand in for a shorter sample have zero output gradient themselves: they add nothing.
-    rows = first.unsqueeze(-1)
-    left = torch.take_along_dim(left_nhpl.squeeze(1), rows, dim=1)
-    right = torch.take_along_dim(right_nhpr.squeeze(1), rows, dim=1)
-    return left.unsqueeze(1), right.unsqueeze(1)
+    first = alive_np.to(torch.uint8).sort(dim=1, descending=True, stable=True).indices[:, :longest]
+    if not (left.is_contiguous() and right.is_contiguous()):
+        picked = (torch.take_along_dim(values, first.unsqueeze(-1), dim=1) for values in (left, right))
+    else:
+        place = (first + p * torch.arange(n, device=first.device).unsqueeze(1)).flatten()
+        picked = (values.flatten(0, 1)[place].unflatten(0, (n, longest)) for values in (left, right))
+    left, right = (values.unsqueeze(1) for values in picked)
+    return left, right
 
 
 # Multiply-adds per sample until norms and weighted sum are both there; constants from benchmarks/, see docs.
@@ -251,8 +279,3 @@ def cost_of_keeping(p: int, l: int, r: int) -> float:
 
 def cost_of_forming(p: int, l: int, r: int) -> float:
     return 2.15 * p * l * r + 6 * l * r
-
-
-def may_keep(p: int, l: int, r: int) -> bool:
-    """Gradients replace the inputs and output gradients that they came from: not more memory than those."""
-    return l * r <= 1.6 * p * (l + r)

@@ -104,7 +104,10 @@ class Engine:
     # What the user gets
     def collect(self) -> dict[str, Tensor]:
         """The sums since the last collect, by parameter name, zeros included; the engine starts anew."""
-        sums = {name: self._sums.get(name, torch.zeros_like(p)) for name, p in self.parameters.items()}
+        sums = {
+            name: self._sums[name] if name in self._sums else torch.zeros_like(p)
+            for name, p in self.parameters.items()
+        }
         self.discard()
         return sums
 

@@ -1,10 +1,17 @@
 """Convolutions of 1 to 3 dimensions, with stride, padding, dilation, groups, and transposed ones.
 
-Per-sample weight gradients come from one grouped convolution (groups = samples), which costs about as much as
-the ordinary weight gradient of the batch. Where positions are few and channels many, the Gram form of the
-unfolded input is cheaper in time and far cheaper in memory, and the weighted sum is one ordinary weight gradient.
+Five ways to the norms of per-sample weight gradients; which is cheapest depends on shapes (`choose`):
 
-Letters: n sample, h group, p output position, l inputs of one output (channels x kernel), r output channels.
+    gram of pixels      <patch p, patch q> is a sum of shifted inner products of pixels: k^2 fewer products than patches
+    gram of patches     the same from the unfolded input, where shifts do not line up
+    shifted products    one batched product per kernel offset, on the padded input as it lies in memory; kept
+    unfolded products   one batched product with the unfolded input; kept
+    grouped             one convolution with as many groups as samples; kept, or formed in slices
+
+Where gradients are kept, the weighted sum is a matrix-vector product; where not, one ordinary weight gradient.
+
+Letters: n sample, h group, p output position, q padded pixel, c input channel of a group, r output channel of a group,
+l = c x kernel.
 """
 
 from __future__ import annotations
@@ -17,9 +24,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..contributions import Contribution, Dense, Outer, slices, square_sum, wide
+from ..contributions import Budget, Dense, Outer, rows, slices, square_sum, wide
 from ..layout import Layout
 from .arrival import Arrival, Contributions
+
+CACHE_BYTES = 2 * 2**20  # temporaries that are added to again and again should stay in the cache
 
 
 def convolution(arrival: Arrival) -> Contributions | None:
@@ -67,68 +76,88 @@ class Patches:
         self.settings = Settings.of(arrival.node)
         self.shape = arrival.shapes[1]
         self.layout, self.num_samples = arrival.layout, arrival.num_samples
-        self.kept: Dense | None = None
+        self.kept: list[Dense] = []  # in the order of kernel offsets if there are several
         self.method = "not measured"
 
-    def norms_squared(self) -> Tensor:
-        groups = self.settings.groups
-        p = math.prod(self.grad.shape[2:]) * (self.grad.shape[0] // self.num_samples)
-        l, r = math.prod(self.shape[1:]), self.shape[0] // groups
-        if self.unfolds() and gram_is_cheaper(p, l, r, self.inputs[0].numel() + self.grad[0].numel()):
-            self.method = "gram of patches"
-            return self._by_gram(p, l)
-        size = groups * l * r * self.inputs.element_size()
-        if size * self.num_samples <= 1.5 * (self.inputs.nbytes + self.grad.nbytes):
-            self.method = "instantiated"
-            self.kept = Dense(self.dense())
-            self.inputs = self.grad = self.inputs.new_empty(0)
-            return self.kept.norms_squared()
-        self.method = "formed in slices"
-        return torch.cat([square_sum(self.dense(s)) for s in slices(self.num_samples, size)])
+    @property
+    def nbytes(self) -> int:
+        return self.inputs.nbytes + self.grad.nbytes
 
-    def unfolds(self) -> bool:
-        return not self.settings.transposed and self.grad.dim() in (3, 4) and self.layout == Layout(0) and (
-            self.grad.shape[0] == self.num_samples
-        )
+    def norms_squared(self, budget: Budget) -> Tensor:
+        self.method = self.choose(budget)
+        if self.method == "gram of pixels":
+            return Plane(self).gram_of_pixels()
+        if self.method == "gram of patches":
+            return Plane(self).gram_of_patches()
+        if self.method == "formed in slices":
+            size = math.prod(self.shape) * self.inputs.element_size()
+            return torch.cat([square_sum(self.dense(s)) for s in slices(self.num_samples, size)])
+        if self.method == "shifted products":
+            self.kept = [Dense(values) for values in Plane(self).shifted_products()]
+        elif self.method == "unfolded products":
+            self.kept = [Dense(Plane(self).unfolded_products())]
+        else:
+            self.kept = [Dense(self.dense())]
+        self.inputs = self.grad = self.inputs.new_empty(0)
+        return torch.stack([part.norms_squared(budget) for part in self.kept]).sum(0)
 
-    def _by_gram(self, p: int, l: int) -> Tensor:
-        groups, settings = self.settings.groups, self.settings
-        inputs, grad, kernel = self.inputs, self.grad, list(self.shape[2:])
-        lists = [settings.dilation, settings.padding, settings.stride]
-        if grad.dim() == 3:  # one spatial dimension is two with the first of size one
-            inputs, kernel = inputs.unsqueeze(2), [1, *kernel]
-            lists = [[1, *settings.dilation], [0, *settings.padding], [1, *settings.stride]]
-        norms = []
-        for s in slices(self.num_samples, 4 * (groups * l * p + 2 * p * p)):
-            unfolded_nhlp = F.unfold(inputs[s], kernel, *lists).unflatten(1, (groups, l))
-            right_nhrp = grad[s].flatten(2).unflatten(1, (groups, -1))
-            part = Outer(unfolded_nhlp.transpose(2, 3), right_nhrp.transpose(2, 3), (groups, l, right_nhrp.shape[2]))
-            norms.append(part._by_gram())
-        return torch.cat(norms)
+    def choose(self, budget: Budget) -> str:
+        """The cheapest way that the memory budget allows; nanoseconds a sample by rates measured on two cores."""
+        groups, (r, (c, *kernel)) = self.settings.groups, (self.shape[0] // self.settings.groups, self.shape[1:])
+        k, p = math.prod(kernel), math.prod(self.grad.shape[2:])
+        l, ordinary = c * k, groups * p * c * k * r / 160
+        keeping, forming = {}, {"formed in slices": 2.2 * ordinary + groups * l * r / 4}
+        keeping["grouped"] = 1.3 * ordinary + groups * l * r / 3
+        if self.is_plane():
+            plane = Plane(self)
+            q = plane.num_pixels()
+            forming["gram of patches"] = groups * (p * p * (l + r) / 100 + p * l / 3) + ordinary
+            keeping["unfolded products"] = groups * (p * l / 3 + p * l * r / 130 + l * r / 5)
+            if plane.shifts_line_up():
+                planes = math.prod(self.settings.stride)
+                adds = k / planes * p * p / 8
+                forming["gram of pixels"] = groups * (q * q * c * planes / 100 + p * p * r / 100 + adds) + ordinary
+                if planes == 1:
+                    small = 1 + 8 / min(c, r)  # narrow products run at a fraction of the rate
+                    keeping["shifted products"] = groups * (q * l * r / 130 * small + l * r / 5)
+        best = min(forming, key=forming.__getitem__)
+        kept = min(keeping, key=keeping.__getitem__)
+        size = self.num_samples * math.prod(self.shape) * self.inputs.element_size()
+        return kept if keeping[kept] < forming[best] and budget.allows(size, self.nbytes) else best
+
+    def is_plane(self) -> bool:
+        """One or two spatial dimensions, not transposed, one frame a sample: what `Plane` serves."""
+        one_frame = self.layout == Layout(0) and self.grad.shape[0] == self.num_samples
+        return not self.settings.transposed and self.grad.dim() in (3, 4) and one_frame
 
     def dense(self, samples: slice = slice(None)) -> Tensor:
-        if self.kept is not None:
-            return self.kept.dense(samples)
+        if len(self.kept) == 1:
+            return self.kept[0].dense(samples).view(-1, *self.shape)
+        if self.kept:
+            return torch.stack([part.dense(samples) for part in self.kept], -1).view(-1, *self.shape)
         inputs, grad = (self.layout.samples_first(t, self.num_samples)[samples] for t in (self.inputs, self.grad))
-        rows, frames = inputs.shape[0] * inputs.shape[1], inputs.shape[1]
+        count, frames = inputs.shape[0] * inputs.shape[1], inputs.shape[1]
         merged = self.settings.weight_gradient(
             inputs.reshape(1, -1, *inputs.shape[3:]), grad.reshape(1, -1, *grad.shape[3:]),
-            (rows * self.shape[0], *self.shape[1:]), factor=rows,
+            (count * self.shape[0], *self.shape[1:]), factor=count,
         )  # fmt: skip
         per_row = merged.view(-1, frames, *self.shape)
         return per_row.sum(1) if frames > 1 else per_row.squeeze(1)
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
-        if self.kept is not None:
-            return self.kept.weighted_sum(weights)
+        if self.kept:
+            sums = [part.weighted_sum(weights) for part in self.kept]
+            return (torch.stack(sums, -1) if len(sums) > 1 else sums[0]).view(self.shape)
         factor = weights.to(self.grad.dtype).view(-1, *[1] * self.grad.dim())
         first = self.layout.samples_first(self.grad, self.num_samples) * factor
         inputs = self.layout.samples_first(self.inputs, self.num_samples).flatten(0, 1)
         return self.settings.weight_gradient(inputs, first.flatten(0, 1), self.shape)
 
     def zero_samples(self, samples: Tensor) -> None:
-        if self.kept is not None:
-            return self.kept.zero_samples(samples)
+        for part in self.kept:
+            part.zero_samples(samples)
+        if self.kept:
+            return
         for name in ("inputs", "grad"):
             first = self.layout.samples_first(getattr(self, name), self.num_samples).clone()
             first[samples] = 0
@@ -136,10 +165,110 @@ class Patches:
         self.layout = Layout(0)
 
 
-def gram_is_cheaper(p: int, l: int, r: int, activations: int) -> bool:
-    """Gram work p^2 (l + r) plus an unfold against forming p l r; forming it that is too big to keep costs twice."""
-    forms = 1.0 if l * r <= 1.5 * activations else 2.0
-    return p * p * (l + r) + 8 * p * l + p * l * r < forms * p * l * r + 12 * l * r
+class Plane:
+    """A convolution over one or two dimensions, the first of size one where there is one."""
 
+    def __init__(self, patches: Patches):
+        flat = patches.grad.dim() == 3
+        settings = patches.settings
+        self.inputs = patches.inputs.unsqueeze(2) if flat else patches.inputs
+        self.grad = patches.grad.unsqueeze(2) if flat else patches.grad
+        self.kernel = (1, *patches.shape[2:]) if flat else tuple(patches.shape[2:])
+        self.stride = (1, *settings.stride) if flat else tuple(settings.stride)
+        self.dilation = (1, *settings.dilation) if flat else tuple(settings.dilation)
+        self.padding = (0, *settings.padding) if flat else tuple(settings.padding)
+        self.groups = settings.groups
+        self.out = tuple(self.grad.shape[2:])
 
-__all__ = ["Contribution", "Patches", "convolution"]
+    def shifts_line_up(self) -> bool:
+        """Whether a kernel offset is a shift of whole output positions, if need be after taking strides apart."""
+        return all(s == 1 or (k % s == 0 and d == 1) for k, s, d in zip(self.kernel, self.stride, self.dilation, strict=True))
+
+    def sizes(self) -> tuple[int, int]:
+        """Height and width of the padded input that outputs see, in steps of the stride."""
+        reach = [(o - 1) * s + (k - 1) * d + 1 for o, s, k, d in zip(self.out, self.stride, self.kernel, self.dilation, strict=True)]
+        return tuple(-(-size // s) for size, s in zip(reach, self.stride, strict=True))  # type: ignore[return-value]
+
+    def num_pixels(self) -> int:
+        return math.prod(self.sizes())
+
+    def padded(self, extra_rows: int = 0) -> Tensor:
+        """[n, h, c, height, width] with strides taken apart into channels, cut to what outputs see."""
+        (height, width), (sh, sw), (ph, pw) = self.sizes(), self.stride, self.padding
+        missing = [(height + extra_rows) * sh - self.inputs.shape[2] - ph, width * sw - self.inputs.shape[3] - pw]
+        padded = F.pad(self.inputs, (pw, missing[1], ph, missing[0]))
+        if sh * sw > 1:
+            split = padded.unflatten(2, (-1, sh)).unflatten(4, (-1, sw))  # [n, channels, height, sh, width, sw]
+            padded = split.permute(0, 1, 3, 5, 2, 4).flatten(1, 3)
+        return padded.unflatten(1, (self.groups, -1))
+
+    def offsets(self) -> list[tuple[int, int]]:
+        """Kernel offsets in padded pixels."""
+        (kh, kw), (sh, sw), (dh, dw) = self.kernel, self.stride, self.dilation
+        return [(i * dh, j * dw) for i in range(kh // sh) for j in range(kw // sw)]
+
+    def gram_of_pixels(self) -> Tensor:
+        """sum over p, p' of <g_p, g_p'> <patch_p, patch_p'>, patches from inner products of pixels."""
+        inputs, (oh, ow) = self.padded(), self.out
+        height, width = inputs.shape[3:]
+        columns_nhcq = inputs.flatten(3)
+        grad_nhrp = self.grad.unflatten(1, (self.groups, -1)).flatten(3)
+        norms, mass = [], []
+        for s in slices(len(inputs), 4 * self.groups * (columns_nhcq.shape[-1] ** 2 + 2 * (oh * ow) ** 2), CACHE_BYTES):
+            pixels = torch.matmul(columns_nhcq[s].transpose(2, 3), columns_nhcq[s])
+            pixels = pixels.view(*pixels.shape[:2], height, width, height, width)
+            patches = pixels.new_zeros(*pixels.shape[:2], oh, ow, oh, ow)
+            for i, j in self.offsets():
+                patches += pixels[:, :, i : i + oh, j : j + ow, i : i + oh, j : j + ow]
+            other = torch.matmul(grad_nhrp[s].transpose(2, 3), grad_nhrp[s])
+            patches = patches.view_as(other)
+            norms.append(torch.linalg.vecdot(rows(patches), rows(other)))
+            mass.append((patches.diagonal(dim1=-2, dim2=-1) * other.diagonal(dim1=-2, dim2=-1)).sum((1, 2)))
+        return self.guarded(torch.cat(norms), torch.cat(mass))
+
+    def guarded(self, norms: Tensor, mass: Tensor) -> Tensor:
+        """Samples whose Gram sum cancels almost wholly are formed directly."""
+        return Outer.guarded(norms, mass, lambda samples: square_sum(self.unfolded_products(samples)))
+
+    def unfolded(self, samples: slice | Tensor) -> Tensor:
+        """[n, h, l, p]: a copy of every patch."""
+        (kh, kw), (sh, sw), (dh, dw), (ph, pw), (oh, ow) = self.kernel, self.stride, self.dilation, self.padding, self.out
+        inputs = F.pad(self.inputs[samples], (pw, pw, ph, ph)) if ph or pw else self.inputs[samples].contiguous()
+        n, c, y, x = inputs.stride()
+        shape = (*inputs.shape[:2], kh, kw, oh, ow)
+        view = inputs.as_strided(shape, (n, c, y * dh, x * dw, y * sh, x * sw))
+        return view.reshape(inputs.shape[0], self.groups, -1, oh * ow)
+
+    def grads(self, samples: slice | Tensor) -> Tensor:
+        """[n, h, r, p]"""
+        return self.grad[samples].unflatten(1, (self.groups, -1)).flatten(3)
+
+    def gram_of_patches(self) -> Tensor:
+        l, p = self.inputs.shape[1] // self.groups * math.prod(self.kernel), math.prod(self.out)
+        norms = []
+        for s in slices(len(self.inputs), 4 * self.groups * (l * p + 2 * p * p), 8 * CACHE_BYTES):
+            left, right = self.unfolded(s).transpose(2, 3), self.grads(s).transpose(2, 3)
+            norms.append(Outer(left, right, (self.groups, l, right.shape[-1])).by_gram())
+        return torch.cat(norms)
+
+    def unfolded_products(self, samples: Tensor | None = None) -> Tensor:
+        """[n, output channels, l]"""
+        n = len(self.inputs) if samples is None else len(samples)
+        l, p = self.inputs.shape[1] // self.groups * math.prod(self.kernel), math.prod(self.out)
+        out = self.inputs.new_empty(n, self.groups, self.grad.shape[1] // self.groups, l)
+        for s in slices(n, 4 * self.groups * l * p, 8 * CACHE_BYTES):
+            part = s if samples is None else samples[s]
+            torch.matmul(self.grads(part), self.unfolded(part).transpose(2, 3), out=out[s])
+        return out.flatten(1, 2)
+
+    def shifted_products(self) -> list[Tensor]:
+        """[n, output channels, c] for each kernel offset: rows of outputs are padded to the width of the input."""
+        inputs = self.padded(extra_rows=1)
+        width = inputs.shape[-1]
+        columns_nhcq = inputs.flatten(3)
+        grad_nhrp = F.pad(self.grad, (0, width - self.out[1])).unflatten(1, (self.groups, -1)).flatten(3)
+        length = grad_nhrp.shape[-1]
+        return [
+            torch.matmul(grad_nhrp, columns_nhcq[..., i * width + j : i * width + j + length].transpose(2, 3)).flatten(1, 2)
+            for i, j in self.offsets()
+        ]
