@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import GraphExecGroup
 
-from .cluster import Across, Joint
+from .cluster import Across, Buffers, Joint, no_buffers
 from .contributions import Budget, Contribution, Dense
 from .errors import CannotAssign, OutsideTheTape
 from .graph import Graph
@@ -23,7 +23,7 @@ from .rules.arrival import Arrival
 
 
 # What gradients that are kept may add to the memory of a step: a share of the activations that it holds anyway.
-BUDGET_SHARE = 0.15
+BUDGET_SHARE = 0.2
 MINIMAL_BUDGET = 4 * 2**20
 
 
@@ -36,7 +36,7 @@ class Captured:
         self.joints: list[Joint | Across] = []
         self.norms_squared: Tensor | None = None
         self.foreign_gradients: dict[int, Tensor] = {}
-        self.budget = Budget(MINIMAL_BUDGET + int(BUDGET_SHARE * plan.activation_bytes))
+        self.budget = Budget(MINIMAL_BUDGET + int(BUDGET_SHARE * plan.activation_bytes), plan.spare)
         self.activation_bytes = 0
         self._reading = GraphExecGroup()
         self._arrived: set[int] = set()
@@ -116,10 +116,17 @@ class Captured:
         for joint in self.joints:
             joint.zero_samples(samples)
 
-    def weighted_sums(self, weights: Tensor) -> dict[str, Tensor]:
-        """Sum over samples of weights[n] * gradient[n], by parameter; parameters without gradient are left out."""
+    def weighted_sums(self, weights: Tensor, out: Buffers = no_buffers) -> dict[str, Tensor]:
+        """Sum over samples of weights[n] * gradient[n], by parameter; parameters without gradient are left out.
+
+        Consumes what was captured, so that memory is freed while sums are formed.
+        """
+        sums: dict[str, Tensor] = {}
         with torch.no_grad():
-            return {name: value for joint in self.joints for name, value in joint.weighted_sums(weights).items()}
+            while self.joints:
+                sums.update(self.joints.pop(0).weighted_sums(weights, out))
+        self.budget.give_back()
+        return sums
 
 
 def capture(
@@ -192,5 +199,5 @@ class Rows:
         for row in self.rows.values():
             row.zero_samples(samples)
 
-    def weighted_sums(self, weights: Tensor) -> dict[str, Tensor]:
+    def weighted_sums(self, weights: Tensor, out: Buffers = no_buffers) -> dict[str, Tensor]:
         return {name: row.weighted_sum(weights) for name, row in self.rows.items()}

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -21,6 +21,14 @@ from .contributions import Budget, Contribution, Dense, Lookup, Outer, slices, s
 from .graph import Edge, Graph
 from .plan import TRANSPOSES, WHOLE, Cluster
 from .rules.generic import pull_back
+
+
+# Where a sum may be written: name -> a tensor of the parameter's shape, or None for a new one.
+Buffers = Callable[[str], Tensor | None]
+
+
+def no_buffers(name: str) -> None:
+    return None
 
 
 class Joint:
@@ -47,9 +55,9 @@ class Joint:
 
     def norms_squared(self, budget: Budget) -> Tensor:
         if self.whole or self._slices_do_not_overlap():
-            total = sum((part.norms_squared(budget) for part in self.parts.values()), start=torch.zeros(()))
+            norms = [part.norms_squared(budget) for part in self.parts.values()]
             self.method = " + ".join(dict.fromkeys(part.method for part in self.parts.values()))
-            return total  # type: ignore[return-value]
+            return norms[0] if len(norms) == 1 else torch.stack(norms).sum(0)
         self.method = "pulled back"
         return self._by_pulling_back()
 
@@ -87,12 +95,11 @@ class Joint:
         meta = self.graph.nodes[edge[0]]._input_metadata[edge[1]]
         return grad.to(dtype=meta.dtype, device=meta.device)
 
-    def weighted_sums(self, weights: Tensor) -> dict[str, Tensor]:
-        sums = {edge: part.weighted_sum(weights) for edge, part in self.parts.items()}
+    def weighted_sums(self, weights: Tensor, out: Buffers) -> dict[str, Tensor]:
         if self.whole:
-            (name,), (value,) = self.leaves, sums.values()
-            return {name: value}
-        return self._pull(sums)
+            (name,), (part,) = self.leaves, self.parts.values()
+            return {name: part.weighted_sum(weights, out(name))}
+        return self._pull({edge: part.weighted_sum(weights) for edge, part in self.parts.items()})
 
     def _pull(self, sums: Mapping[Edge, Tensor]) -> dict[str, Tensor]:
         """From sums over the sources to sums over the parameters, past casts, whose rounding is not wanted."""
@@ -145,12 +152,12 @@ class Across:
         self.method = self.merged.method
         return norms
 
-    def weighted_sums(self, weights: Tensor) -> dict[str, Tensor]:
+    def weighted_sums(self, weights: Tensor, out: Buffers) -> dict[str, Tensor]:
         if self.merged is not None:
             return {next(iter(self.joints[0].leaves)): self.merged.weighted_sum(weights)}
         total: dict[str, Tensor] = {}
         for joint in self.joints:
-            for name, value in joint.weighted_sums(weights).items():
+            for name, value in joint.weighted_sums(weights, no_buffers).items():
                 total[name] = total[name] + value if name in total else value
         return total
 
@@ -190,7 +197,7 @@ class Sum:
         first = self.parts[0].dense(slice(0, 1))
         return torch.cat([square_sum(self.dense(s)) for s in slices(self.num_samples, 2 * first.nbytes)])
 
-    def weighted_sum(self, weights: Tensor) -> Tensor:
+    def weighted_sum(self, weights: Tensor, out: Tensor | None = None) -> Tensor:
         total = self.parts[0].weighted_sum(weights)
         for part in self.parts[1:]:
             total = total + part.weighted_sum(weights)

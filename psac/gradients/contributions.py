@@ -17,7 +17,9 @@ Norms are computed in float32 at least. `norms_squared` may replace what it hold
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+import threading
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import torch
@@ -25,6 +27,8 @@ from torch import Tensor
 
 # How many bytes a temporary may take; per-sample gradients and Gram matrices are formed in slices below it.
 TEMPORARY_BYTES = 64 * 2**20
+# A buffer that stays in the cache while rows are scaled and multiplied.
+SCRATCH_BYTES = 4 * 2**20
 # Of the mass that a Gram form adds up, what must be left for float32 to hold the norm to 1e-4.
 CANCELLATION = 2e-3
 
@@ -35,7 +39,7 @@ class Contribution(Protocol):
 
     def norms_squared(self, budget: Budget) -> Tensor: ...
 
-    def weighted_sum(self, weights: Tensor) -> Tensor: ...
+    def weighted_sum(self, weights: Tensor, out: Tensor | None = None) -> Tensor: ...
 
     def dense(self, samples: slice | Tensor = slice(None)) -> Tensor: ...
 
@@ -65,17 +69,47 @@ def slices(total: int, bytes_each: int, limit: int = TEMPORARY_BYTES) -> list[sl
 
 
 class Budget:
-    """Bytes that kept gradients may take beyond the inputs and output gradients that they replace, in one backward."""
+    """Memory for gradients that are kept in one backward: so many bytes, from `spare` buffers of earlier ones.
 
-    def __init__(self, num_bytes: int):
+    Buffers go back with `give_back`; new memory costs more time than what is written into it. The budget also remembers
+    the Gram matrices of inputs that several operations read (query, key and value of attention).
+    """
+
+    def __init__(self, num_bytes: int, spare: list[Tensor] | None = None):
         self.left = num_bytes
+        self._spare = [] if spare is None else spare
+        self._lent: list[Tensor] = []
+        self._grams: dict[tuple, tuple[Tensor, list[Tensor]]] = {}
 
-    def allows(self, kept: int, replaced: int) -> bool:
-        """Takes the difference from the budget if it is there."""
-        if kept - replaced > self.left:
-            return False
-        self.left -= max(0, kept - replaced)
-        return True
+    def allows(self, num_bytes: int) -> bool:
+        return num_bytes <= self.left
+
+    def empty(self, shape: Sequence[int], like: Tensor) -> Tensor:
+        """An uninitialised tensor, taken from the budget."""
+        size = math.prod(shape)
+        self.left -= size * like.element_size()
+        fitting = [
+            k for k, t in enumerate(self._spare) if t.numel() >= size and t.dtype == like.dtype and t.device == like.device
+        ]
+        if fitting:
+            buffer = self._spare.pop(min(fitting, key=lambda k: self._spare[k].numel()))
+        else:
+            buffer = torch.empty(size, dtype=like.dtype, device=like.device)
+            if self._spare:
+                self._spare.pop(0)  # too small for anyone who asks in this order
+        self._lent.append(buffer)
+        return buffer[:size].view(*shape)
+
+    def give_back(self) -> None:
+        self._spare.extend(self._lent)
+        self._lent = []
+        self._grams = {}
+
+    def gram(self, inputs_nhpl: Tensor) -> list[Tensor]:
+        key = (inputs_nhpl.data_ptr(), inputs_nhpl.shape, inputs_nhpl.stride())
+        if key not in self._grams:
+            self._grams[key] = inputs_nhpl, gram(inputs_nhpl)  # the tensor is held, so that its address stays its own
+        return self._grams[key][1]
 
 
 class Dense:
@@ -90,9 +124,10 @@ class Dense:
     def norms_squared(self, budget: Budget) -> Tensor:
         return square_sum(self.values)
 
-    def weighted_sum(self, weights: Tensor) -> Tensor:
+    def weighted_sum(self, weights: Tensor, out: Tensor | None = None) -> Tensor:
         flat = rows(self.values)
-        return torch.mv(flat.t(), weights.to(flat.dtype)).view(self.values.shape[1:])
+        vector = None if out is None or out.dtype != flat.dtype else out.view(-1)
+        return torch.mv(flat.t(), weights.to(flat.dtype), out=vector).view(self.values.shape[1:])
 
     def dense(self, samples: slice | Tensor = slice(None)) -> Tensor:
         return self.values[samples]
@@ -105,9 +140,13 @@ class Dense:
 class Outer:
     """gradient[n, h] = sum over p of left[n, h, p, :] x right[n, h, p, :], of shape [h, l, r] (h dropped if 1)."""
 
-    def __init__(self, left_nhpl: Tensor, right_nhpr: Tensor, shape: tuple[int, ...]):
+    def __init__(
+        self, left_nhpl: Tensor, right_nhpr: Tensor, shape: tuple[int, ...], inputs_are_left: bool | None = None
+    ):
         self.left, self.right = drop_zero_rows(left_nhpl, right_nhpr)
         self.shape, self.num_samples = shape, len(left_nhpl)
+        # which side is an input that other operations may read too; None if it was copied
+        self.inputs_are_left: bool | None = inputs_are_left if self.left is left_nhpl else None
         self.kept: Dense | None = None
         self.method = "not measured"
 
@@ -116,6 +155,7 @@ class Outer:
         turned = object.__new__(Outer)
         turned.left, turned.right, turned.shape = self.right, self.left, self.shape[::-1]
         turned.kept, turned.method, turned.num_samples = None, self.method, self.num_samples
+        turned.inputs_are_left = not self.inputs_are_left if self.inputs_are_left is not None else None
         return turned
 
     def norms_squared(self, budget: Budget) -> Tensor:
@@ -124,28 +164,34 @@ class Outer:
             self.method = "product of norms"
             return (row_squares(self.left) * row_squares(self.right)).sum((1, 2))
         size, cheapest = n * h * l * r * self.left.element_size(), min(cost_of_gram(p, l, r), cost_of_forming(p, l, r))
-        if cost_of_keeping(p, l, r) <= cheapest and budget.allows(size, self.nbytes):
+        if cost_of_keeping(p, l, r) <= cheapest and budget.allows(size):
             self.method = "instantiated"
-            self.kept = Dense(self.dense())
+            left, right = wide(self.left), wide(self.right)
+            formed = torch.matmul(left.transpose(-2, -1), right, out=budget.empty((n, h, l, r), left))
+            self.kept = Dense(formed.view(n, *self.shape))
             self.left = self.right = self.left.new_empty(0)
             return self.kept.norms_squared(budget)
         if cost_of_forming(p, l, r) <= cost_of_gram(p, l, r):
             self.method = "formed in slices"
             return torch.cat([square_sum(self.dense(s)) for s in slices(n, h * l * r * 4)])
         self.method = "gram"
-        return self.by_gram()
+        return self.by_gram(budget)
 
     @property
     def nbytes(self) -> int:
         return self.left.nbytes + self.right.nbytes
 
-    def by_gram(self) -> Tensor:
+    def by_gram(self, budget: Budget | None = None) -> Tensor:
         n, h, p, _ = self.left.shape
         norms, mass = [], []
-        for s in slices(n, 2 * h * p * p * 4):
-            product, diagonal = gram_product(self.left[s], self.right[s])
-            norms.append(product)
-            mass.append(diagonal)
+        parts = slices(n, 2 * h * p * p * 4)
+        shared = budget.gram if budget is not None and len(parts) == 1 else gram
+        for s in parts:
+            left = (shared if self.inputs_are_left is True else gram)(self.left[s])
+            right = (shared if self.inputs_are_left is False else gram)(self.right[s])
+            products = [torch.linalg.vecdot(rows(a), rows(b)) for a, b in zip(left, right, strict=True)]
+            norms.append(sum_of_blocks(products))
+            mass.append(sum(diagonal_product(a, b) for a, b in zip(left[:2], right[:2], strict=True)))
         return self.guarded(torch.cat(norms), torch.cat(mass), lambda samples: square_sum(self.dense(samples)))
 
     @staticmethod
@@ -156,20 +202,34 @@ class Outer:
             norms[part] = directly(part)
         return norms
 
-    def weighted_sum(self, weights: Tensor) -> Tensor:
+    def weighted_sum(self, weights: Tensor, out: Tensor | None = None) -> Tensor:
         if self.kept is not None:
-            return self.kept.weighted_sum(weights)
+            return self.kept.weighted_sum(weights, out)
         left, right = wide(self.left), wide(self.right)
-        factor = weights.to(left.dtype).view(-1, 1, 1, 1)
-        if left.shape[-1] < right.shape[-1]:
-            left = left * factor
-        else:
-            right = right * factor
         if left.shape[1] == 1:
-            return torch.mm(*merged_rows(left, right)).view(self.shape)
+            return self._in_blocks(left.squeeze(1), right.squeeze(1), weights.to(left.dtype), out).view(self.shape)
+        right = right * weights.to(left.dtype).view(-1, 1, 1, 1)
         left_hlq = left.permute(1, 3, 0, 2).flatten(2)
         right_hqr = right.permute(1, 0, 2, 3).flatten(1, 2)
         return torch.bmm(left_hlq, right_hqr).view(self.shape)
+
+    @staticmethod
+    def _in_blocks(left_npl: Tensor, right_npr: Tensor, weights: Tensor, out: Tensor | None) -> Tensor:
+        """One matrix product over all rows, the narrower side scaled block by block in a buffer that is reused."""
+        outside = not left_npl.is_contiguous() and left_npl.transpose(0, 1).is_contiguous()
+        (n, p, l), r = left_npl.shape, right_npr.shape[-1]
+        order = (lambda t: t.transpose(0, 1).reshape(n * p, -1)) if outside else (lambda t: t.reshape(n * p, -1))
+        left, right = order(left_npl), order(right_npr)
+        factor = weights.repeat(p) if outside else weights.repeat_interleave(p)
+        total = left.new_empty(l, r) if out is None or out.dtype != left.dtype else out.view(l, r)
+        for k, s in enumerate(slices(n * p, 4 * min(l, r), SCRATCH_BYTES if left.device.type == "cpu" else TEMPORARY_BYTES)):
+            a, b = left[s], right[s]
+            if l < r:
+                a = torch.mul(a, factor[s].unsqueeze(1), out=scratch(a))
+            else:
+                b = torch.mul(b, factor[s].unsqueeze(1), out=scratch(b))
+            torch.mm(a.t(), b, out=total) if k == 0 else total.addmm_(a.t(), b)
+        return total
 
     def dense(self, samples: slice | Tensor = slice(None)) -> Tensor:
         if self.kept is not None:
@@ -207,9 +267,10 @@ class Lookup:
         owner = torch.div(found, self.num_rows, rounding_mode="floor")
         return self.values.new_zeros(n).index_add_(0, owner, square_sum(rows))
 
-    def weighted_sum(self, weights: Tensor) -> Tensor:
+    def weighted_sum(self, weights: Tensor, out: Tensor | None = None) -> Tensor:
         values = self.values * weights.to(self.values.dtype).view(-1, 1, 1)
-        total = values.new_zeros(self.num_rows, values.shape[-1])
+        fresh = out is None or out.dtype != values.dtype
+        total = values.new_zeros(self.num_rows, values.shape[-1]) if fresh else out.zero_()
         return total.index_add_(0, self.index.clamp(min=0).flatten(), values.flatten(0, 1))
 
     def dense(self, samples: slice | Tensor = slice(None)) -> Tensor:
@@ -226,23 +287,35 @@ def row_squares(values_nhpd: Tensor) -> Tensor:
     return torch.linalg.vector_norm(wide(values_nhpd), dim=-1).square()
 
 
-def gram_product(left_nhpl: Tensor, right_nhpr: Tensor) -> tuple[Tensor, Tensor]:
-    """(sum over p, q of <left_p, left_q> <right_p, right_q>, the part of it with p = q), each [n]."""
-    left, right = wide(left_nhpl), wide(right_nhpr)
-    gram = torch.matmul(left, left.transpose(-2, -1))
-    other = torch.matmul(right, right.transpose(-2, -1))
-    diagonal = (gram.diagonal(dim1=-2, dim2=-1) * other.diagonal(dim1=-2, dim2=-1)).sum((1, 2))
-    n = gram.shape[0]
-    total = torch.linalg.vecdot(gram.view(n, -1), other.view(n, -1))
-    return total, diagonal
+def gram(values_nhpd: Tensor) -> list[Tensor]:
+    """Inner products of all pairs of positions, as blocks: one, or those of both halves and, once, between them."""
+    values = wide(values_nhpd)
+    half = values.shape[2] // 2
+    if half < 32:
+        return [torch.matmul(values, values.transpose(-2, -1))]
+    first, second = values[:, :, :half], values[:, :, half:]
+    return [torch.matmul(a, b.transpose(-2, -1)) for a, b in ((first, first), (second, second), (first, second))]
 
 
-def merged_rows(left_n1pl: Tensor, right_n1pr: Tensor) -> tuple[Tensor, Tensor]:
-    """[l, q] and [q, r] with q running over samples and positions, in memory order where both agree."""
-    left, right = left_n1pl.squeeze(1), right_n1pr.squeeze(1)
-    if not left.is_contiguous() and left.transpose(0, 1).is_contiguous():
-        left, right = left.transpose(0, 1), right.transpose(0, 1)
-    return left.flatten(0, 1).t(), right.flatten(0, 1)
+def sum_of_blocks(products: Sequence[Tensor]) -> Tensor:
+    """The block between the halves stands for two."""
+    return products[0] if len(products) == 1 else products[0] + products[1] + 2 * products[2]
+
+
+def diagonal_product(left: Tensor, right: Tensor) -> Tensor:
+    return (left.diagonal(dim1=-2, dim2=-1) * right.diagonal(dim1=-2, dim2=-1)).sum((1, 2))
+
+
+_buffers = threading.local()
+
+
+def scratch(like: Tensor) -> Tensor:
+    """A tensor of the same shape for a result that is used at once; the next call may give the same memory again."""
+    size = like.numel()
+    buffer = getattr(_buffers, "flat", None)
+    if buffer is None or buffer.dtype != like.dtype or buffer.device != like.device or buffer.numel() < size:
+        buffer = _buffers.flat = torch.empty(size, dtype=like.dtype, device=like.device)
+    return buffer[:size].view(like.shape)
 
 
 def drop_zero_rows(left_nhpl: Tensor, right_nhpr: Tensor) -> tuple[Tensor, Tensor]:
@@ -268,14 +341,15 @@ def drop_zero_rows(left_nhpl: Tensor, right_nhpr: Tensor) -> tuple[Tensor, Tenso
     return left, right
 
 
-# Multiply-adds per sample until norms and weighted sum are both there; constants from benchmarks/, see docs.
+# Multiply-adds per sample until norms and weighted sum are both there; an entry that is written and read back costs
+# about as much as ten each time.
 def cost_of_gram(p: int, l: int, r: int) -> float:
     return p * p * (l + r) + p * l * r
 
 
 def cost_of_keeping(p: int, l: int, r: int) -> float:
-    return 1.15 * p * l * r + 12 * l * r
+    return p * l * r + 30 * l * r
 
 
 def cost_of_forming(p: int, l: int, r: int) -> float:
-    return 2.15 * p * l * r + 6 * l * r
+    return 2 * p * l * r + 20 * l * r

@@ -18,12 +18,14 @@ forward. A forward whose operations were not seen before is proved before it cou
 from __future__ import annotations
 
 import contextlib
+import sys
 import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from ..clipping import PSAC, ClippingRule, safe_weights
 from . import samples as trees
@@ -61,6 +63,7 @@ class Engine:
         self.weights: Tensor | None = None
         self.num_samples = 0  # since the last collect
         self._sums: dict[str, Tensor] = {}
+        self._spare: dict[str, Tensor] = {}
         self._handles: list[Any] = []
         self._open: weakref.WeakSet[Call] = weakref.WeakSet()  # forwards whose backward may come
         self._pending: list[Captured | Rows] = []
@@ -73,6 +76,8 @@ class Engine:
             return self
         self.parameters = trainable(self.model)
         refuse_modules(self.model)
+        self._frozen = {name: p for name, p in self.model.named_parameters() if not p.requires_grad}
+        self._batch_norms = [module for module in self.model.modules() if isinstance(module, _BatchNorm)]
         if self.model in attached:
             raise PrivacyError(f"{type(self.model).__name__} has an engine already; detach that one first.")
         attached[self.model] = self
@@ -109,6 +114,7 @@ class Engine:
             for name, p in self.parameters.items()
         }
         self.discard()
+        self._spare = dict(sums)
         return sums
 
     def discard(self) -> None:
@@ -142,21 +148,35 @@ class Engine:
         call = Call(self, args, kwargs, roots)
         if not call.graph.parameters:
             return None
+        self._refuse_strangers(call)
         self._open.add(call)
         anchor = torch.ones((), requires_grad=True)
         handed_on = dict(zip(map(id, roots), Boundary.apply(call, anchor, *call.foreign()), strict=True))
         return trees.map_tensors(output, lambda leaf: replaced(leaf, handed_on))
 
     def _notice_changes(self) -> None:
-        refuse_modules(self.model)
-        now = {id(p) for p in self.model.parameters() if p.requires_grad}
-        if now != self.names.keys():
-            known = {id(p): name for name, p in self.model.named_parameters()}
-            changed = sorted(known.get(key, self.names.get(key, "?")) for key in now ^ self.names.keys())
-            raise PrivacyError(
-                f"parameters changed requires_grad, or were exchanged, after the engine was attached: {changed}. "
-                "Detach it first and attach it again."
-            )
+        for module in self._batch_norms:
+            if module.training:
+                refuse_modules(self.model)
+        changed = [name for name, p in self.parameters.items() if not p.requires_grad]
+        changed += [name for name, p in self._frozen.items() if p.requires_grad]
+        if changed:
+            self._refuse_changes(changed)
+
+    def _refuse_strangers(self, call: Call) -> None:
+        """A leaf of the graph that is the model's own and not known is a parameter that came later."""
+        if not call.graph.foreign:
+            return
+        leaves = {id(call.graph.nodes[number].variable) for number in call.graph.foreign}
+        strangers = [name for name, p in self.model.named_parameters() if id(p) in leaves]
+        if strangers:
+            self._refuse_changes(strangers)
+
+    def _refuse_changes(self, names: list[str]) -> None:
+        raise PrivacyError(
+            f"parameters changed requires_grad, or were exchanged, after the engine was attached: {sorted(names)}. "
+            "Detach it first and attach it again."
+        )
 
     def _outside(self, parameter: Tensor, name: str) -> None:
         parameter.grad = None
@@ -191,11 +211,19 @@ class Engine:
         finite = torch.isfinite(norms)
         if not bool(finite.all()):
             captured.zero_samples(~finite)
-        for name, value in captured.weighted_sums(weights * factor).items():
+        for name, value in captured.weighted_sums(weights * factor, self._buffer).items():
             known = self._sums.get(name)
             self._sums[name] = value.to(self.parameters[name].dtype) if known is None else known.add_(value)
         self.norms, self.weights = norms, weights
         self.num_samples += n
+
+
+    def _buffer(self, name: str) -> Tensor | None:
+        """The sum handed out by the last collect, if nobody holds it any more: its memory is warm."""
+        spare = self._spare.pop(name, None)
+        if name in self._sums or spare is None or sys.getrefcount(spare) > 2 or self.parameters[name].grad is spare:
+            return None
+        return spare
 
 
 class Call:

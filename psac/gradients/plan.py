@@ -61,6 +61,7 @@ class Plan:
     taps: tuple[Tap, ...]
     clusters: tuple[Cluster, ...]
     unused: tuple[str, ...]  # private parameters that the forward did not touch
+    spare: list[Tensor] = field(default_factory=list)  # buffers for kept gradients
     activation_bytes: int = 0  # inputs and output gradients of all taps, as of the largest batch so far
     methods: dict[tuple[str, ...], str] = field(default_factory=dict)  # what the rules chose, for `check`
 

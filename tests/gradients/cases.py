@@ -68,6 +68,7 @@ for _shape in [(5, 6, 4), (5, 6, 2, 4), (5, 2, 3, 2, 4)]:
     rows(f"linear_on_{len(_shape)}d", lambda: nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2)), *_shape)
 rows("linear_long_sequence", lambda: nn.Sequential(nn.Linear(3, 40), nn.Tanh(), nn.Linear(40, 50)), 3, 9, 3)
 rows("linear_very_long_sequence", lambda: nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 3)), 3, 200, 3)
+rows("linear_wide_gram", lambda: nn.Sequential(nn.Linear(3, 400), nn.Tanh(), nn.Linear(400, 300)), 3, 65, 3)
 rows("as_many_positions_as_samples", lambda: nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4)), 4, 4, 4)
 rows("batch_of_two", lambda: nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2)), 2, 3, 4)
 rows("batch_of_one", lambda: nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2)), 1, 3, 4)
@@ -80,6 +81,8 @@ rows("conv2d_same", lambda: nn.Sequential(nn.Conv2d(3, 4, 3, padding="same"), nn
 rows("conv2d_valid_no_bias", lambda: nn.Conv2d(3, 4, (2, 3), padding="valid", bias=False), 4, 3, 6, 7)
 rows("conv2d_groups", lambda: nn.Sequential(nn.Conv2d(4, 6, 3, groups=2), nn.Tanh(), nn.Conv2d(6, 6, 3, groups=3)), 4, 4, 7, 7)  # fmt: skip
 rows("conv2d_depthwise", lambda: nn.Conv2d(4, 8, 3, groups=4, padding=1), 4, 4, 5, 5)
+rows("conv2d_kernel_wider_than_stride", lambda: nn.Sequential(nn.Conv2d(1, 4, 8, stride=2, padding=2), nn.Tanh(), nn.Conv2d(4, 6, 4, stride=2)), 5, 1, 20, 20)  # fmt: skip
+rows("conv2d_many_channels", lambda: nn.Sequential(nn.Conv2d(16, 24, 3, padding=1), nn.Tanh(), nn.Conv2d(24, 16, 3, dilation=2)), 3, 16, 9, 8)  # fmt: skip
 rows("conv2d_few_positions", lambda: nn.Conv2d(16, 32, 3), 3, 16, 4, 4)
 rows("conv2d_few_positions_groups", lambda: nn.Conv2d(32, 32, 3, groups=2, stride=2), 3, 32, 5, 5)
 rows("conv2d_pointwise", lambda: nn.Conv2d(4, 5, 1), 3, 4, 3, 3)

@@ -24,7 +24,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..contributions import Budget, Dense, Outer, rows, slices, square_sum, wide
+from ..contributions import (
+    SCRATCH_BYTES,
+    Budget,
+    Dense,
+    Outer,
+    diagonal_product,
+    rows,
+    scratch,
+    slices,
+    square_sum,
+    wide,
+)
 from ..layout import Layout
 from .arrival import Arrival, Contributions
 
@@ -57,7 +68,9 @@ class Settings:
     @classmethod
     def of(cls, node: Any) -> Settings:
         names = ("stride", "padding", "dilation", "transposed", "output_padding", "groups")
-        return cls(**{name: getattr(node, f"_saved_{name}") for name in names})
+        given = {name: getattr(node, f"_saved_{name}") for name in names}
+        dims = node._saved_input.dim() - 2
+        return cls(**{k: v * dims if isinstance(v, (list, tuple)) and len(v) == 1 else v for k, v in given.items()})
 
     def weight_gradient(self, inputs: Tensor, grad: Tensor, shape: tuple[int, ...], factor: int = 1) -> Tensor:
         """The ordinary weight gradient of a batch; with `factor` times the groups."""
@@ -93,9 +106,9 @@ class Patches:
             size = math.prod(self.shape) * self.inputs.element_size()
             return torch.cat([square_sum(self.dense(s)) for s in slices(self.num_samples, size)])
         if self.method == "shifted products":
-            self.kept = [Dense(values) for values in Plane(self).shifted_products()]
+            self.kept = [Dense(values) for values in Plane(self).shifted_products(budget)]
         elif self.method == "unfolded products":
-            self.kept = [Dense(Plane(self).unfolded_products())]
+            self.kept = [Dense(Plane(self).unfolded_products(budget=budget))]
         else:
             self.kept = [Dense(self.dense())]
         self.inputs = self.grad = self.inputs.new_empty(0)
@@ -106,13 +119,14 @@ class Patches:
         groups, (r, (c, *kernel)) = self.settings.groups, (self.shape[0] // self.settings.groups, self.shape[1:])
         k, p = math.prod(kernel), math.prod(self.grad.shape[2:])
         l, ordinary = c * k, groups * p * c * k * r / 160
-        keeping, forming = {}, {"formed in slices": 2.2 * ordinary + groups * l * r / 4}
-        keeping["grouped"] = 1.3 * ordinary + groups * l * r / 3
+        # a grouped convolution is fast for large images of several channels
+        grouped = ordinary * 160 / 110 * (1 + 300 / p) * (1 + 3 / c)
+        keeping, forming = {"grouped": grouped + groups * l * r / 3}, {"formed in slices": grouped + ordinary + groups * l * r / 4}
         if self.is_plane():
             plane = Plane(self)
             q = plane.num_pixels()
             forming["gram of patches"] = groups * (p * p * (l + r) / 100 + p * l / 3) + ordinary
-            keeping["unfolded products"] = groups * (p * l / 3 + p * l * r / 130 + l * r / 5)
+            keeping["unfolded products"] = groups * (p * l / 2 + p * l * r / 130 + l * r / 5)
             if plane.shifts_line_up():
                 planes = math.prod(self.settings.stride)
                 adds = k / planes * p * p / 8
@@ -123,7 +137,7 @@ class Patches:
         best = min(forming, key=forming.__getitem__)
         kept = min(keeping, key=keeping.__getitem__)
         size = self.num_samples * math.prod(self.shape) * self.inputs.element_size()
-        return kept if keeping[kept] < forming[best] and budget.allows(size, self.nbytes) else best
+        return kept if keeping[kept] < forming[best] and budget.allows(size) else best
 
     def is_plane(self) -> bool:
         """One or two spatial dimensions, not transposed, one frame a sample: what `Plane` serves."""
@@ -144,7 +158,7 @@ class Patches:
         per_row = merged.view(-1, frames, *self.shape)
         return per_row.sum(1) if frames > 1 else per_row.squeeze(1)
 
-    def weighted_sum(self, weights: Tensor) -> Tensor:
+    def weighted_sum(self, weights: Tensor, out: Tensor | None = None) -> Tensor:
         if self.kept:
             sums = [part.weighted_sum(weights) for part in self.kept]
             return (torch.stack(sums, -1) if len(sums) > 1 else sums[0]).view(self.shape)
@@ -192,11 +206,12 @@ class Plane:
     def num_pixels(self) -> int:
         return math.prod(self.sizes())
 
-    def padded(self, extra_rows: int = 0) -> Tensor:
+    def padded(self, samples: slice = slice(None), extra_rows: int = 0) -> Tensor:
         """[n, h, c, height, width] with strides taken apart into channels, cut to what outputs see."""
+        inputs = self.inputs[samples]
         (height, width), (sh, sw), (ph, pw) = self.sizes(), self.stride, self.padding
-        missing = [(height + extra_rows) * sh - self.inputs.shape[2] - ph, width * sw - self.inputs.shape[3] - pw]
-        padded = F.pad(self.inputs, (pw, missing[1], ph, missing[0]))
+        missing = [(height + extra_rows) * sh - inputs.shape[2] - ph, width * sw - inputs.shape[3] - pw]
+        padded = F.pad(inputs, (pw, missing[1], ph, missing[0]))
         if sh * sw > 1:
             split = padded.unflatten(2, (-1, sh)).unflatten(4, (-1, sw))  # [n, channels, height, sh, width, sw]
             padded = split.permute(0, 1, 3, 5, 2, 4).flatten(1, 3)
@@ -209,21 +224,26 @@ class Plane:
 
     def gram_of_pixels(self) -> Tensor:
         """sum over p, p' of <g_p, g_p'> <patch_p, patch_p'>, patches from inner products of pixels."""
-        inputs, (oh, ow) = self.padded(), self.out
-        height, width = inputs.shape[3:]
-        columns_nhcq = inputs.flatten(3)
-        grad_nhrp = self.grad.unflatten(1, (self.groups, -1)).flatten(3)
+        (height, width), (oh, ow) = self.sizes(), self.out
+        first, *others = self.offsets()
         norms, mass = [], []
-        for s in slices(len(inputs), 4 * self.groups * (columns_nhcq.shape[-1] ** 2 + 2 * (oh * ow) ** 2), CACHE_BYTES):
-            pixels = torch.matmul(columns_nhcq[s].transpose(2, 3), columns_nhcq[s])
+        size = self.groups * ((height * width) ** 2 + 2 * (oh * ow) ** 2) + self.inputs[0].numel()
+        for s in slices(len(self.inputs), 4 * size, CACHE_BYTES):
+            columns_nhcq = self.padded(s).flatten(3)
+            pixels = torch.matmul(columns_nhcq.transpose(2, 3), columns_nhcq)
             pixels = pixels.view(*pixels.shape[:2], height, width, height, width)
-            patches = pixels.new_zeros(*pixels.shape[:2], oh, ow, oh, ow)
-            for i, j in self.offsets():
-                patches += pixels[:, :, i : i + oh, j : j + ow, i : i + oh, j : j + ow]
-            other = torch.matmul(grad_nhrp[s].transpose(2, 3), grad_nhrp[s])
+
+            def shifted(i: int, j: int, pixels: Tensor = pixels) -> Tensor:
+                return pixels[:, :, i : i + oh, j : j + ow, i : i + oh, j : j + ow]
+
+            patches = shifted(*first).contiguous()
+            for offset in others:
+                patches += shifted(*offset)
+            grad_nhrp = self.grads(s)
+            other = torch.matmul(grad_nhrp.transpose(2, 3), grad_nhrp)
             patches = patches.view_as(other)
             norms.append(torch.linalg.vecdot(rows(patches), rows(other)))
-            mass.append((patches.diagonal(dim1=-2, dim2=-1) * other.diagonal(dim1=-2, dim2=-1)).sum((1, 2)))
+            mass.append(diagonal_product(patches, other))
         return self.guarded(torch.cat(norms), torch.cat(mass))
 
     def guarded(self, norms: Tensor, mass: Tensor) -> Tensor:
@@ -231,13 +251,17 @@ class Plane:
         return Outer.guarded(norms, mass, lambda samples: square_sum(self.unfolded_products(samples)))
 
     def unfolded(self, samples: slice | Tensor) -> Tensor:
-        """[n, h, l, p]: a copy of every patch."""
+        """[n, h, l, p]: a copy of every patch, in the scratch buffer."""
         (kh, kw), (sh, sw), (dh, dw), (ph, pw), (oh, ow) = self.kernel, self.stride, self.dilation, self.padding, self.out
         inputs = F.pad(self.inputs[samples], (pw, pw, ph, ph)) if ph or pw else self.inputs[samples].contiguous()
         n, c, y, x = inputs.stride()
         shape = (*inputs.shape[:2], kh, kw, oh, ow)
         view = inputs.as_strided(shape, (n, c, y * dh, x * dw, y * sh, x * sw))
-        return view.reshape(inputs.shape[0], self.groups, -1, oh * ow)
+        if sw > 1 and kw >= 8 and self.groups == 1:  # runs along the kernel are longer than those along the output
+            turned = view.permute(0, 4, 5, 1, 2, 3)
+            copy = scratch(turned).copy_(turned)
+            return copy.view(len(inputs), 1, oh * ow, -1).transpose(2, 3)
+        return scratch(view).copy_(view).view(len(inputs), self.groups, -1, oh * ow)
 
     def grads(self, samples: slice | Tensor) -> Tensor:
         """[n, h, r, p]"""
@@ -246,29 +270,32 @@ class Plane:
     def gram_of_patches(self) -> Tensor:
         l, p = self.inputs.shape[1] // self.groups * math.prod(self.kernel), math.prod(self.out)
         norms = []
-        for s in slices(len(self.inputs), 4 * self.groups * (l * p + 2 * p * p), 8 * CACHE_BYTES):
+        for s in slices(len(self.inputs), 4 * self.groups * l * p, SCRATCH_BYTES):
             left, right = self.unfolded(s).transpose(2, 3), self.grads(s).transpose(2, 3)
             norms.append(Outer(left, right, (self.groups, l, right.shape[-1])).by_gram())
         return torch.cat(norms)
 
-    def unfolded_products(self, samples: Tensor | None = None) -> Tensor:
+    def unfolded_products(self, samples: Tensor | None = None, budget: Budget | None = None) -> Tensor:
         """[n, output channels, l]"""
         n = len(self.inputs) if samples is None else len(samples)
         l, p = self.inputs.shape[1] // self.groups * math.prod(self.kernel), math.prod(self.out)
-        out = self.inputs.new_empty(n, self.groups, self.grad.shape[1] // self.groups, l)
-        for s in slices(n, 4 * self.groups * l * p, 8 * CACHE_BYTES):
+        shape = (n, self.groups, self.grad.shape[1] // self.groups, l)
+        out = self.inputs.new_empty(shape) if budget is None else budget.empty(shape, self.inputs)
+        for s in slices(n, 4 * self.groups * l * p, SCRATCH_BYTES):
             part = s if samples is None else samples[s]
             torch.matmul(self.grads(part), self.unfolded(part).transpose(2, 3), out=out[s])
         return out.flatten(1, 2)
 
-    def shifted_products(self) -> list[Tensor]:
+    def shifted_products(self, budget: Budget) -> list[Tensor]:
         """[n, output channels, c] for each kernel offset: rows of outputs are padded to the width of the input."""
         inputs = self.padded(extra_rows=1)
         width = inputs.shape[-1]
         columns_nhcq = inputs.flatten(3)
         grad_nhrp = F.pad(self.grad, (0, width - self.out[1])).unflatten(1, (self.groups, -1)).flatten(3)
-        length = grad_nhrp.shape[-1]
-        return [
-            torch.matmul(grad_nhrp, columns_nhcq[..., i * width + j : i * width + j + length].transpose(2, 3)).flatten(1, 2)
-            for i, j in self.offsets()
-        ]
+        n, groups, r, length = grad_nhrp.shape
+        offsets = self.offsets()
+        out = budget.empty((len(offsets), n, groups, r, columns_nhcq.shape[2]), inputs)
+        for k, (i, j) in enumerate(offsets):
+            start = i * width + j
+            torch.matmul(grad_nhrp, columns_nhcq[..., start : start + length].transpose(2, 3), out=out[k])
+        return list(out.flatten(2, 3))

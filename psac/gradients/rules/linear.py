@@ -45,14 +45,16 @@ def products(arrival: Arrival, first: int, left: str, right: str) -> Contributio
     rows, columns = arrival.grad.dim() - 2, arrival.grad.dim() - 1
     if first + 1 in arrival.inputs and arrival.layout.dim == rows:
         inputs = getattr(arrival.node, f"_saved_{left}")
-        found[first + 1] = outer(arrival, inputs, arrival.grad, first + 1)
+        found[first + 1] = outer(arrival, inputs, arrival.grad, first + 1, inputs_are_left=True)
     if first in arrival.inputs and arrival.layout.dim == columns:
         inputs = getattr(arrival.node, f"_saved_{right}").transpose(-2, -1)
-        found[first] = outer(arrival, arrival.grad.transpose(-2, -1), inputs, first, dim=rows)
+        found[first] = outer(arrival, arrival.grad.transpose(-2, -1), inputs, first, inputs_are_left=False, dim=rows)
     return found
 
 
-def outer(arrival: Arrival, left: Tensor, right: Tensor, number: int, dim: int | None = None) -> Contribution:
+def outer(
+    arrival: Arrival, left: Tensor, right: Tensor, number: int, inputs_are_left: bool, dim: int | None = None
+) -> Contribution:
     """Rows of `left` and `right` ([rows, features] or [group, rows, features]) belong to the same positions."""
     layout = arrival.layout if dim is None else type(arrival.layout)(dim, arrival.layout.inner)
     left_np, right_np = (layout.samples_first(t, arrival.num_samples) for t in (left, right))
@@ -60,4 +62,4 @@ def outer(arrival: Arrival, left: Tensor, right: Tensor, number: int, dim: int |
         left_nhp, right_nhp = left_np.unsqueeze(1), right_np.unsqueeze(1)
     else:  # [n, p, h, features]: groups stand before positions
         left_nhp, right_nhp = left_np.transpose(1, 2), right_np.transpose(1, 2)
-    return Outer(left_nhp, right_nhp, arrival.shapes[number])
+    return Outer(left_nhp, right_nhp, arrival.shapes[number], inputs_are_left)

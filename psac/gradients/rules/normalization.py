@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..contributions import Dense, wide
+from ..contributions import SCRATCH_BYTES, Dense, scratch, slices, wide
 from .arrival import Arrival, Contributions
 from .broadcast import reduced
 
@@ -14,8 +14,9 @@ def layer_norm(arrival: Arrival) -> Contributions:
     node = arrival.node
     found: Contributions = {}
     if 1 in arrival.inputs:
-        normalised = (wide(node._saved_input) - node._saved_result1) * node._saved_result2
-        found[1] = reduced(arrival, wide(arrival.grad) * normalised, 1)
+        inputs = wide(node._saved_input)
+        product = torch.sub(inputs, node._saved_result1, out=scratch(inputs))
+        found[1] = reduced(arrival, product.mul_(node._saved_result2).mul_(arrival.grad), 1)
     if 2 in arrival.inputs:
         found[2] = reduced(arrival, arrival.grad, 2)
     return found
@@ -27,11 +28,14 @@ def group_norm(arrival: Arrival) -> Contributions | None:
         return None
     grad_nc, inputs = (positions_last(wide(t)) for t in (arrival.grad, node._saved_input))
     groups = node._saved_result1.shape[1]
-    # sum of g (x - mean) rstd = rstd (sum of g x - mean sum of g): no normalised copy of the input is made
-    total = grad_nc.sum(2)
-    weighted = torch.linalg.vecdot(grad_nc, inputs) if 1 in arrival.inputs else total
-    mean, rstd = (wide(t).unsqueeze(-1) for t in (node._saved_result1, node._saved_result2))
-    scaled = ((weighted.unflatten(1, (groups, -1)) - mean * total.unflatten(1, (groups, -1))) * rstd).flatten(1)
+    mean, rstd = (wide(t).repeat_interleave(inputs.shape[1] // groups, 1) for t in (node._saved_result1, node._saved_result2))
+    total, scaled = torch.empty_like(mean), torch.empty_like(mean)
+    for s in slices(len(inputs), inputs[0].nbytes, SCRATCH_BYTES):  # what is read twice is still in the cache
+        torch.sum(grad_nc[s], 2, out=total[s])
+        if 1 in arrival.inputs:
+            centred = torch.sub(inputs[s], mean[s].unsqueeze(-1), out=scratch(inputs[s]))
+            torch.sum(centred.mul_(grad_nc[s]), 2, out=scaled[s])
+    scaled *= rstd
     return {k: channels(arrival, scaled if k == 1 else total) for k in arrival.inputs}
 
 
