@@ -38,7 +38,10 @@ def loop_gradients(
 def norms(gradients: list[dict[str, Tensor]]) -> Tensor:
     """The norm of each sample's whole gradient, in float64."""
     return torch.tensor(
-        [sum(float(g.double().square().sum()) for g in sample.values()) ** 0.5 for sample in gradients],
+        [
+            sum(float(g.double().square().sum()) for g in sample.values()) ** 0.5
+            for sample in gradients
+        ],
         dtype=torch.float64,
     )
 

@@ -51,7 +51,9 @@ class Captured:
         for layout, grad in zip(tap.layouts, grads, strict=True):
             if layout is None and grad is not None:
                 if bool(grad.any()):
-                    raise CannotAssign("a gradient arrived where no probe had any, so its rows are not known")
+                    raise CannotAssign(
+                        "a gradient arrived where no probe had any, so its rows are not known"
+                    )
                 return
         graph, number = self.graph, tap.number
         arrival = Arrival(
@@ -91,10 +93,15 @@ class Captured:
         groups: list[tuple[set[str], list[Joint]]] = []
         for captured in (self, *others):
             for cluster in captured.plan.clusters:
-                uses = {use: captured.found.pop(use) for use in cluster.uses if use in captured.found}
+                uses = {
+                    use: captured.found.pop(use) for use in cluster.uses if use in captured.found
+                }
                 if not uses:
                     continue
-                names, joints = set(cluster.parameters), [Joint(captured.graph, cluster, uses, self.num_samples)]
+                names, joints = (
+                    set(cluster.parameters),
+                    [Joint(captured.graph, cluster, uses, self.num_samples)],
+                )
                 for group in [g for g in groups if g[0] & names]:
                     names, joints = names | group[0], group[1] + joints
                     groups.remove(group)
@@ -154,17 +161,25 @@ def capture(
     for tap in terminal:
         captured.arrive(tap, [grads.get((tap.number, k)) for k in range(len(tap.layouts))])
     captured.finish()
-    captured.foreign_gradients = {number: grads[number, 0] for number, _ in leaves if (number, 0) in grads}
+    captured.foreign_gradients = {
+        number: grads[number, 0] for number, _ in leaves if (number, 0) in grads
+    }
     return captured
 
 
-def gradients(graph: Graph, roots, cotangents, edges, retain_graph: bool) -> dict[tuple[int, int], Tensor]:  # type: ignore[no-untyped-def]
+def gradients(
+    graph: Graph, roots, cotangents, edges, retain_graph: bool
+) -> dict[tuple[int, int], Tensor]:  # type: ignore[no-untyped-def]
     """Gradients at the given edges, those that get any."""
     if not edges or not roots:
         return {}
     try:
         found = torch.autograd.grad(
-            roots, [graph.edge(edge) for edge in edges], cotangents, retain_graph=retain_graph, allow_unused=True
+            roots,
+            [graph.edge(edge) for edge in edges],
+            cotangents,
+            retain_graph=retain_graph,
+            allow_unused=True,
         )
     except RuntimeError as error:
         if "use_reentrant" not in str(error):

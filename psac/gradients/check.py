@@ -55,16 +55,37 @@ class Report:
         return self.way != "refused"
 
     def __str__(self) -> str:
-        lines = [f"psac.check  {self.model}: {self.num_parameters:,} trainable parameters, {self.num_samples} samples"]
-        lines += table([("parameter", "shape", "rule", "norms by")] + [cells(row) for row in self.rows]) if self.rows else []
+        lines = [
+            f"psac.check  {self.model}: {self.num_parameters:,} trainable parameters, {self.num_samples} samples"
+        ]
+        lines += (
+            table([("parameter", "shape", "rule", "norms by")] + [cells(row) for row in self.rows])
+            if self.rows
+            else []
+        )
         verdict = {"fast": "yes", "loop over samples": "yes, slowly", "refused": "NO"}[self.way]
-        facts = [("can be trained privately", verdict), ("samples are isolated", "yes" if self.isolated else "NOT SHOWN")]
+        facts = [
+            ("can be trained privately", verdict),
+            ("samples are isolated", "yes" if self.isolated else "NOT SHOWN"),
+        ]
         if self.error is not None:
-            facts.append(("distance to a plain loop", f"{self.error:.1e} (relative, on {PROVED_SAMPLES} samples)"))
+            facts.append(
+                (
+                    "distance to a plain loop",
+                    f"{self.error:.1e} (relative, on {PROVED_SAMPLES} samples)",
+                )
+            )
         if self.seconds:
-            facts.append(("time of forward + backward", beside(*self.seconds, lambda s: f"{s * 1e3:.1f} ms")))
+            facts.append(
+                ("time of forward + backward", beside(*self.seconds, lambda s: f"{s * 1e3:.1f} ms"))
+            )
         if self.peak_bytes:
-            facts.append(("peak memory above the model", beside(*self.peak_bytes, lambda b: f"{b / 2**20:.0f} MiB")))
+            facts.append(
+                (
+                    "peak memory above the model",
+                    beside(*self.peak_bytes, lambda b: f"{b / 2**20:.0f} MiB"),
+                )
+            )
         if self.reason:
             facts.append(("reason", self.reason))
         width = max(len(name) for name, _ in facts)
@@ -94,7 +115,9 @@ def check(model: nn.Module, loss_fn: LossFunction, batch: Any) -> Report:
     return report
 
 
-def rows_of(study: Study, plan: Plan | None, captured: Any, parameters: dict[str, nn.Parameter]) -> list[Row]:
+def rows_of(
+    study: Study, plan: Plan | None, captured: Any, parameters: dict[str, nn.Parameter]
+) -> list[Row]:
     rules: dict[str, list[str]] = {name: [] for name in parameters}
     methods = {name: "sample by sample" for name in parameters}
     if plan is not None and isinstance(captured, Captured):
@@ -121,7 +144,9 @@ def rule_name(node: str) -> str:
     return RULES[node].__name__ if node in RULES else f"generic ({node.removesuffix('Backward0')})"
 
 
-def costs(study: Study, plan: Plan | None, parameters: list[nn.Parameter]) -> tuple[tuple, tuple | None]:
+def costs(
+    study: Study, plan: Plan | None, parameters: list[nn.Parameter]
+) -> tuple[tuple, tuple | None]:
     """(ordinary, private) seconds and peak bytes of forward and backward, taken in turns."""
 
     def ordinary() -> None:
@@ -172,5 +197,8 @@ def cells(row: Row) -> tuple[str, str, str, str]:
 
 def table(lines: list[tuple[str, ...]]) -> list[str]:
     widths = [max(len(line[k]) for line in lines) for k in range(len(lines[0]))]
-    text = ["  " + "  ".join(f"{cell:<{w}}" for cell, w in zip(line, widths, strict=True)).rstrip() for line in lines]
+    text = [
+        "  " + "  ".join(f"{cell:<{w}}" for cell, w in zip(line, widths, strict=True)).rstrip()
+        for line in lines
+    ]
     return [text[0], "  " + "  ".join("-" * w for w in widths), *text[1:], ""]

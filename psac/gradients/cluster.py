@@ -35,10 +35,16 @@ class Joint:
     """One cluster in one backward: the contributions of all its uses."""
 
     def __init__(
-        self, graph: Graph, cluster: Cluster, found: Mapping[tuple[int, int], Contribution], num_samples: int
+        self,
+        graph: Graph,
+        cluster: Cluster,
+        found: Mapping[tuple[int, int], Contribution],
+        num_samples: int,
     ):
         self.graph, self.cluster, self.num_samples = graph, cluster, num_samples
-        self.leaves = {name: k for k, name in graph.parameters.items() if name in cluster.parameters}
+        self.leaves = {
+            name: k for k, name in graph.parameters.items() if name in cluster.parameters
+        }
         groups: dict[Edge, list[Contribution]] = defaultdict(list)
         for (number, k), part in found.items():
             groups[graph.children[number][k]].append(part)
@@ -46,7 +52,9 @@ class Joint:
         if self.whole:
             (leaf,) = self.leaves.values()
             turned = [
-                in_parameter_space(part, cluster.ways[edge]) for edge, parts in groups.items() for part in parts
+                in_parameter_space(part, cluster.ways[edge])
+                for edge, parts in groups.items()
+                for part in parts
             ]
             self.parts: dict[Edge, Contribution] = {(leaf, 0): joined(turned)}
         else:
@@ -66,7 +74,9 @@ class Joint:
             return False
         if len(self.parts) == 1:
             return True
-        covered = {name: torch.zeros(self.graph.shape((leaf, 0))) for name, leaf in self.leaves.items()}
+        covered = {
+            name: torch.zeros(self.graph.shape((leaf, 0))) for name, leaf in self.leaves.items()
+        }
         for edge in self.parts:
             ones = torch.ones(self.graph.shape(edge))
             for name, grad in self._pull({edge: ones}).items():
@@ -83,7 +93,10 @@ class Joint:
     def rows(self, samples: slice) -> dict[str, Tensor]:
         """Per-sample gradients of the cluster's parameters."""
         if self.whole:
-            return {name: part.dense(samples) for name, part in zip(self.leaves, self.parts.values(), strict=True)}
+            return {
+                name: part.dense(samples)
+                for name, part in zip(self.leaves, self.parts.values(), strict=True)
+            }
         edges = [self.graph.edge(edge) for edge in self.parts]
         grads = [self._like_source(edge, part.dense(samples)) for edge, part in self.parts.items()]
         targets = [self.graph.edge((leaf, 0)) for leaf in self.leaves.values()]
@@ -195,7 +208,9 @@ class Sum:
             return total.clamp(min=0)  # type: ignore[union-attr]
         self.method = "summed"
         first = self.parts[0].dense(slice(0, 1))
-        return torch.cat([square_sum(self.dense(s)) for s in slices(self.num_samples, 2 * first.nbytes)])
+        return torch.cat(
+            [square_sum(self.dense(s)) for s in slices(self.num_samples, 2 * first.nbytes)]
+        )
 
     def weighted_sum(self, weights: Tensor, out: Tensor | None = None) -> Tensor:
         total = self.parts[0].weighted_sum(weights)
@@ -224,7 +239,9 @@ def joined(parts: Sequence[Contribution]) -> Contribution:
     """One contribution for several to the same tensor: side by side along positions where they are alike."""
     alike: dict[object, list[Contribution]] = defaultdict(list)
     for part in parts:
-        alike[(type(part), part.left.shape[1]) if isinstance(part, Outer) else type(part)].append(part)
+        alike[(type(part), part.left.shape[1]) if isinstance(part, Outer) else type(part)].append(
+            part
+        )
     merged = [side_by_side(group) for group in alike.values()]
     return merged[0] if len(merged) == 1 else Sum(merged)
 

@@ -89,7 +89,9 @@ class Budget:
         size = math.prod(shape)
         self.left -= size * like.element_size()
         fitting = [
-            k for k, t in enumerate(self._spare) if t.numel() >= size and t.dtype == like.dtype and t.device == like.device
+            k
+            for k, t in enumerate(self._spare)
+            if t.numel() >= size and t.dtype == like.dtype and t.device == like.device
         ]
         if fitting:
             buffer = self._spare.pop(min(fitting, key=lambda k: self._spare[k].numel()))
@@ -108,7 +110,10 @@ class Budget:
     def gram(self, inputs_nhpl: Tensor) -> list[Tensor]:
         key = (inputs_nhpl.data_ptr(), inputs_nhpl.shape, inputs_nhpl.stride())
         if key not in self._grams:
-            self._grams[key] = inputs_nhpl, gram(inputs_nhpl)  # the tensor is held, so that its address stays its own
+            self._grams[key] = (
+                inputs_nhpl,
+                gram(inputs_nhpl),
+            )  # the tensor is held, so that its address stays its own
         return self._grams[key][1]
 
 
@@ -141,7 +146,11 @@ class Outer:
     """gradient[n, h] = sum over p of left[n, h, p, :] x right[n, h, p, :], of shape [h, l, r] (h dropped if 1)."""
 
     def __init__(
-        self, left_nhpl: Tensor, right_nhpr: Tensor, shape: tuple[int, ...], inputs_are_left: bool | None = None
+        self,
+        left_nhpl: Tensor,
+        right_nhpr: Tensor,
+        shape: tuple[int, ...],
+        inputs_are_left: bool | None = None,
     ):
         self.left, self.right = drop_zero_rows(left_nhpl, right_nhpr)
         self.shape, self.num_samples = shape, len(left_nhpl)
@@ -155,7 +164,9 @@ class Outer:
         turned = object.__new__(Outer)
         turned.left, turned.right, turned.shape = self.right, self.left, self.shape[::-1]
         turned.kept, turned.method, turned.num_samples = None, self.method, self.num_samples
-        turned.inputs_are_left = not self.inputs_are_left if self.inputs_are_left is not None else None
+        turned.inputs_are_left = (
+            not self.inputs_are_left if self.inputs_are_left is not None else None
+        )
         return turned
 
     def norms_squared(self, budget: Budget) -> Tensor:
@@ -163,11 +174,16 @@ class Outer:
         if p == 1:
             self.method = "product of norms"
             return (row_squares(self.left) * row_squares(self.right)).sum((1, 2))
-        size, cheapest = n * h * l * r * self.left.element_size(), min(cost_of_gram(p, l, r), cost_of_forming(p, l, r))
+        size, cheapest = (
+            n * h * l * r * self.left.element_size(),
+            min(cost_of_gram(p, l, r), cost_of_forming(p, l, r)),
+        )
         if cost_of_keeping(p, l, r) <= cheapest and budget.allows(size):
             self.method = "instantiated"
             left, right = wide(self.left), wide(self.right)
-            formed = torch.matmul(left.transpose(-2, -1), right, out=budget.empty((n, h, l, r), left))
+            formed = torch.matmul(
+                left.transpose(-2, -1), right, out=budget.empty((n, h, l, r), left)
+            )
             self.kept = Dense(formed.view(n, *self.shape))
             self.left = self.right = self.left.new_empty(0)
             return self.kept.norms_squared(budget)
@@ -189,10 +205,16 @@ class Outer:
         for s in parts:
             left = (shared if self.inputs_are_left is True else gram)(self.left[s])
             right = (shared if self.inputs_are_left is False else gram)(self.right[s])
-            products = [torch.linalg.vecdot(rows(a), rows(b)) for a, b in zip(left, right, strict=True)]
+            products = [
+                torch.linalg.vecdot(rows(a), rows(b)) for a, b in zip(left, right, strict=True)
+            ]
             norms.append(sum_of_blocks(products))
-            mass.append(sum(diagonal_product(a, b) for a, b in zip(left[:2], right[:2], strict=True)))
-        return self.guarded(torch.cat(norms), torch.cat(mass), lambda samples: square_sum(self.dense(samples)))
+            mass.append(
+                sum(diagonal_product(a, b) for a, b in zip(left[:2], right[:2], strict=True))
+            )
+        return self.guarded(
+            torch.cat(norms), torch.cat(mass), lambda samples: square_sum(self.dense(samples))
+        )
 
     @staticmethod
     def guarded(norms: Tensor, mass: Tensor, directly: Callable[[Tensor], Tensor]) -> Tensor:
@@ -207,22 +229,36 @@ class Outer:
             return self.kept.weighted_sum(weights, out)
         left, right = wide(self.left), wide(self.right)
         if left.shape[1] == 1:
-            return self._in_blocks(left.squeeze(1), right.squeeze(1), weights.to(left.dtype), out).view(self.shape)
+            return self._in_blocks(
+                left.squeeze(1), right.squeeze(1), weights.to(left.dtype), out
+            ).view(self.shape)
         right = right * weights.to(left.dtype).view(-1, 1, 1, 1)
         left_hlq = left.permute(1, 3, 0, 2).flatten(2)
         right_hqr = right.permute(1, 0, 2, 3).flatten(1, 2)
         return torch.bmm(left_hlq, right_hqr).view(self.shape)
 
     @staticmethod
-    def _in_blocks(left_npl: Tensor, right_npr: Tensor, weights: Tensor, out: Tensor | None) -> Tensor:
+    def _in_blocks(
+        left_npl: Tensor, right_npr: Tensor, weights: Tensor, out: Tensor | None
+    ) -> Tensor:
         """One matrix product over all rows, the narrower side scaled block by block in a buffer that is reused."""
         outside = not left_npl.is_contiguous() and left_npl.transpose(0, 1).is_contiguous()
         (n, p, l), r = left_npl.shape, right_npr.shape[-1]
-        order = (lambda t: t.transpose(0, 1).reshape(n * p, -1)) if outside else (lambda t: t.reshape(n * p, -1))
+        order = (
+            (lambda t: t.transpose(0, 1).reshape(n * p, -1))
+            if outside
+            else (lambda t: t.reshape(n * p, -1))
+        )
         left, right = order(left_npl), order(right_npr)
         factor = weights.repeat(p) if outside else weights.repeat_interleave(p)
         total = left.new_empty(l, r) if out is None or out.dtype != left.dtype else out.view(l, r)
-        for k, s in enumerate(slices(n * p, 4 * min(l, r), SCRATCH_BYTES if left.device.type == "cpu" else TEMPORARY_BYTES)):
+        for k, s in enumerate(
+            slices(
+                n * p,
+                4 * min(l, r),
+                SCRATCH_BYTES if left.device.type == "cpu" else TEMPORARY_BYTES,
+            )
+        ):
             a, b = left[s], right[s]
             if l < r:
                 a = torch.mul(a, factor[s].unsqueeze(1), out=scratch(a))
@@ -261,9 +297,13 @@ class Lookup:
         n, p, r = self.values.shape
         if p == 1:
             return square_sum(self.values)
-        keys = self.index.clamp(min=0) + self.num_rows * torch.arange(n, device=self.index.device).view(n, 1)
+        keys = self.index.clamp(min=0) + self.num_rows * torch.arange(
+            n, device=self.index.device
+        ).view(n, 1)
         found, place = torch.unique(keys.flatten(), return_inverse=True)
-        rows = self.values.new_zeros(len(found), r).index_add_(0, place, self.values.reshape(n * p, r))
+        rows = self.values.new_zeros(len(found), r).index_add_(
+            0, place, self.values.reshape(n * p, r)
+        )
         owner = torch.div(found, self.num_rows, rounding_mode="floor")
         return self.values.new_zeros(n).index_add_(0, owner, square_sum(rows))
 
@@ -294,7 +334,10 @@ def gram(values_nhpd: Tensor) -> list[Tensor]:
     if half < 32:
         return [torch.matmul(values, values.transpose(-2, -1))]
     first, second = values[:, :, :half], values[:, :, half:]
-    return [torch.matmul(a, b.transpose(-2, -1)) for a, b in ((first, first), (second, second), (first, second))]
+    return [
+        torch.matmul(a, b.transpose(-2, -1))
+        for a, b in ((first, first), (second, second), (first, second))
+    ]
 
 
 def sum_of_blocks(products: Sequence[Tensor]) -> Tensor:
@@ -313,7 +356,12 @@ def scratch(like: Tensor) -> Tensor:
     """A tensor of the same shape for a result that is used at once; the next call may give the same memory again."""
     size = like.numel()
     buffer = getattr(_buffers, "flat", None)
-    if buffer is None or buffer.dtype != like.dtype or buffer.device != like.device or buffer.numel() < size:
+    if (
+        buffer is None
+        or buffer.dtype != like.dtype
+        or buffer.device != like.device
+        or buffer.numel() < size
+    ):
         buffer = _buffers.flat = torch.empty(size, dtype=like.dtype, device=like.device)
     return buffer[:size].view(like.shape)
 
@@ -324,7 +372,9 @@ def drop_zero_rows(left_nhpl: Tensor, right_nhpr: Tensor) -> tuple[Tensor, Tenso
     if h != 1 or p < 8:
         return left_nhpl, right_nhpr
     left, right = left_nhpl.squeeze(1), right_nhpr.squeeze(1)
-    if int((right[..., :4] != 0).any(-1).sum(1).max()) > 0.75 * p:  # a few features tell that most are alive
+    if (
+        int((right[..., :4] != 0).any(-1).sum(1).max()) > 0.75 * p
+    ):  # a few features tell that most are alive
         return left_nhpl, right_nhpr
     alive_np = (right != 0).any(-1)
     longest = max(1, int(alive_np.sum(1).max()))
@@ -333,10 +383,14 @@ def drop_zero_rows(left_nhpl: Tensor, right_nhpr: Tensor) -> tuple[Tensor, Tenso
     # Positions that stand in for a shorter sample have zero output gradient themselves: they add nothing.
     first = alive_np.to(torch.uint8).sort(dim=1, descending=True, stable=True).indices[:, :longest]
     if not (left.is_contiguous() and right.is_contiguous()):
-        picked = (torch.take_along_dim(values, first.unsqueeze(-1), dim=1) for values in (left, right))
+        picked = (
+            torch.take_along_dim(values, first.unsqueeze(-1), dim=1) for values in (left, right)
+        )
     else:
         place = (first + p * torch.arange(n, device=first.device).unsqueeze(1)).flatten()
-        picked = (values.flatten(0, 1)[place].unflatten(0, (n, longest)) for values in (left, right))
+        picked = (
+            values.flatten(0, 1)[place].unflatten(0, (n, longest)) for values in (left, right)
+        )
     left, right = (values.unsqueeze(1) for values in picked)
     return left, right
 

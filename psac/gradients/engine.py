@@ -68,7 +68,9 @@ class Engine:
         self._open: weakref.WeakSet[Call] = weakref.WeakSet()  # forwards whose backward may come
         self._pending: list[Captured | Rows] = []
         self._backward = -1  # number of the backward that is pending
-        self.silent = False  # hooks do nothing: a forward is being repeated, or studied by plain functions
+        self.silent = (
+            False  # hooks do nothing: a forward is being repeated, or studied by plain functions
+        )
 
     # Life of the hooks
     def attach(self) -> Engine:
@@ -77,9 +79,13 @@ class Engine:
         self.parameters = trainable(self.model)
         refuse_modules(self.model)
         self._frozen = {name: p for name, p in self.model.named_parameters() if not p.requires_grad}
-        self._batch_norms = [module for module in self.model.modules() if isinstance(module, _BatchNorm)]
+        self._batch_norms = [
+            module for module in self.model.modules() if isinstance(module, _BatchNorm)
+        ]
         if self.model in attached:
-            raise PrivacyError(f"{type(self.model).__name__} has an engine already; detach that one first.")
+            raise PrivacyError(
+                f"{type(self.model).__name__} has an engine already; detach that one first."
+            )
         attached[self.model] = self
         self.names = {id(p): name for name, p in self.parameters.items()}
         self._handles = [
@@ -151,7 +157,9 @@ class Engine:
         self._refuse_strangers(call)
         self._open.add(call)
         anchor = torch.ones((), requires_grad=True)
-        handed_on = dict(zip(map(id, roots), Boundary.apply(call, anchor, *call.foreign()), strict=True))
+        handed_on = dict(
+            zip(map(id, roots), Boundary.apply(call, anchor, *call.foreign()), strict=True)
+        )
         return trees.map_tensors(output, lambda leaf: replaced(leaf, handed_on))
 
     def _notice_changes(self) -> None:
@@ -197,7 +205,9 @@ class Engine:
 
     def _alone(self) -> bool:
         """Whether the present backward has one forward only, so that norms can be taken at once."""
-        return len(self._open) <= 1 and not (self._pending and torch._C._current_graph_task_id() == self._backward)
+        return len(self._open) <= 1 and not (
+            self._pending and torch._C._current_graph_task_id() == self._backward
+        )
 
     def _finish(self) -> None:
         parts, self._pending = self._pending, []
@@ -213,15 +223,21 @@ class Engine:
             captured.zero_samples(~finite)
         for name, value in captured.weighted_sums(weights * factor, self._buffer).items():
             known = self._sums.get(name)
-            self._sums[name] = value.to(self.parameters[name].dtype) if known is None else known.add_(value)
+            self._sums[name] = (
+                value.to(self.parameters[name].dtype) if known is None else known.add_(value)
+            )
         self.norms, self.weights = norms, weights
         self.num_samples += n
-
 
     def _buffer(self, name: str) -> Tensor | None:
         """The sum handed out by the last collect, if nobody holds it any more: its memory is warm."""
         spare = self._spare.pop(name, None)
-        if name in self._sums or spare is None or sys.getrefcount(spare) > 2 or self.parameters[name].grad is spare:
+        if (
+            name in self._sums
+            or spare is None
+            or sys.getrefcount(spare) > 2
+            or self.parameters[name].grad is spare
+        ):
             return None
         return spare
 
@@ -235,7 +251,8 @@ class Call:
         self.origins = {id(inner): outer for inner, outer in getattr(engine, "_origins", [])}
         engine._origins = []
         self.autocast = [
-            (device, torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)) for device in ("cpu", "cuda")
+            (device, torch.is_autocast_enabled(device), torch.get_autocast_dtype(device))
+            for device in ("cpu", "cuda")
         ]
 
     def foreign(self) -> list[Tensor]:
@@ -263,10 +280,16 @@ class Call:
                 return int(leaf.batch_sizes[0])
             if leaf.dim() > dim:
                 return leaf.shape[dim]
-        raise PrivacyError("no input of the forward is a tensor, so the samples of the batch cannot be found.")
+        raise PrivacyError(
+            "no input of the forward is a tensor, so the samples of the batch cannot be found."
+        )
 
-    def _captured(self, n: int, grads: Sequence[Tensor | None]) -> tuple[Captured | Rows, dict[int, Tensor]]:
-        wanted = [(root, grad) for root, grad in zip(self.roots, grads, strict=True) if grad is not None]
+    def _captured(
+        self, n: int, grads: Sequence[Tensor | None]
+    ) -> tuple[Captured | Rows, dict[int, Tensor]]:
+        wanted = [
+            (root, grad) for root, grad in zip(self.roots, grads, strict=True) if grad is not None
+        ]
         roots, cotangents = [root for root, _ in wanted], [grad for _, grad in wanted]
         if n == 1 and self.engine.method == "auto":
             rows, foreign = capture_single(self.graph, roots, cotangents)
@@ -274,13 +297,17 @@ class Call:
         plan = self._plan(n, grads)
         if isinstance(plan, Plan):
             try:
-                captured = capture(self.graph, plan, roots, cotangents, n, at_once=self.engine._alone())
+                captured = capture(
+                    self.graph, plan, roots, cotangents, n, at_once=self.engine._alone()
+                )
                 return captured, captured.foreign_gradients
             except CannotAssign:  # this batch by the loop; the next one looks for a plan again
                 del self.engine.plans[plan.signature]
                 plan = next(self._forwards(n))
         if self.graph.foreign:
-            raise PrivacyError("the loop over samples cannot pass gradients on to tensors outside the model.")
+            raise PrivacyError(
+                "the loop over samples cannot pass gradients on to tensors outside the model."
+            )
         with self._again():
             return loop(plan, self.graph, self.roots, grads, self._scalar_share(n)), {}
 
@@ -291,13 +318,17 @@ class Call:
         if engine.plans.get(key) is not None:
             return engine.plans[key]  # type: ignore[return-value]
         with self._again():
-            forward, plan, result = first_that_fits(self._forwards(n), lambda f: self._attempt(f, n, grads))
+            forward, plan, result = first_that_fits(
+                self._forwards(n), lambda f: self._attempt(f, n, grads)
+            )
         if plan is None and key not in engine.plans and engine.method != "loop":
             announce(engine.model, result)
         engine.plans[key] = plan
         return forward if plan is None else plan
 
-    def _attempt(self, forward: Forward, n: int, grads: Sequence[Tensor | None]) -> tuple[Plan | None, float | str]:
+    def _attempt(
+        self, forward: Forward, n: int, grads: Sequence[Tensor | None]
+    ) -> tuple[Plan | None, float | str]:
         if self.engine.method == "loop" or self.graph.signature in self.engine.plans:
             prove_isolation(forward, self._scalar_share(n))
             return None, ""
@@ -339,7 +370,9 @@ class Boundary(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         if torch.is_grad_enabled():
-            raise PrivacyError("backward(create_graph=True): second derivatives of a private model are not supported.")
+            raise PrivacyError(
+                "backward(create_graph=True): second derivatives of a private model are not supported."
+            )
         return None, None, *ctx.call.backward(grads)
 
 
@@ -368,7 +401,9 @@ def together(parts: Sequence[Captured | Rows]) -> Captured | Rows:
     rows: dict[str, Tensor] = {}
     for part in parts:
         if isinstance(part, Captured):
-            raise PrivacyError("one backward joins a fast and a looped forward; use Engine(method='loop').")
+            raise PrivacyError(
+                "one backward joins a fast and a looped forward; use Engine(method='loop')."
+            )
         for name, row in part.rows.items():
             rows[name] = rows[name] + row.values if name in rows else row.values
     return Rows(rows, first.num_samples)

@@ -31,7 +31,9 @@ from .training import refuse_modules, silenced, trainable
 LossFunction = Callable[[nn.Module, Any], Tensor]
 
 
-def per_sample_norms(model: nn.Module, loss_fn: LossFunction, batch: Any, *, method: str = "auto") -> Tensor:
+def per_sample_norms(
+    model: nn.Module, loss_fn: LossFunction, batch: Any, *, method: str = "auto"
+) -> Tensor:
     """The gradient norm of each sample's own loss over all trainable parameters, shape [n].
 
     Guarantee: equal to a loop over samples by plain autograd (to float rounding), proved on a few samples at every
@@ -41,7 +43,12 @@ def per_sample_norms(model: nn.Module, loss_fn: LossFunction, batch: Any, *, met
 
 
 def weighted_gradient(
-    model: nn.Module, loss_fn: LossFunction, batch: Any, clipping: ClippingRule, *, method: str = "auto"
+    model: nn.Module,
+    loss_fn: LossFunction,
+    batch: Any,
+    clipping: ClippingRule,
+    *,
+    method: str = "auto",
 ) -> dict[str, Tensor]:
     """Sum over samples of weight(norm) * gradient, by parameter name: the private sum before noise.
 
@@ -52,10 +59,15 @@ def weighted_gradient(
     norms = norms_of(captured)
     captured.zero_samples(~torch.isfinite(norms))
     sums = captured.weighted_sums(safe_weights(clipping, norms))
-    return {name: sums.get(name, torch.zeros_like(p)).to(p.dtype) for name, p in trainable(model).items()}
+    return {
+        name: sums.get(name, torch.zeros_like(p)).to(p.dtype)
+        for name, p in trainable(model).items()
+    }
 
 
-def captured_by(model: nn.Module, loss_fn: LossFunction, batch: Any, method: str) -> Captured | Rows:
+def captured_by(
+    model: nn.Module, loss_fn: LossFunction, batch: Any, method: str
+) -> Captured | Rows:
     if method not in ("auto", "loop"):
         raise ValueError(f"method {method!r} is unknown. Known: 'auto', 'loop'.")
     study = Study.of(model, loss_fn, batch)
@@ -91,10 +103,20 @@ class Study:
         if graph is None or not graph.parameters:
             raise PrivacyError("the losses depend on no trainable parameter of the model.")
         reading = next(Batch.readings(batch, len(losses)))
-        return cls(model, loss_fn, batch, names, losses, graph, cls._forward(model, loss_fn, names, reading))
+        return cls(
+            model,
+            loss_fn,
+            batch,
+            names,
+            losses,
+            graph,
+            cls._forward(model, loss_fn, names, reading),
+        )
 
     @staticmethod
-    def _forward(model: nn.Module, loss_fn: LossFunction, names: dict[int, str], reading: Batch) -> Forward:
+    def _forward(
+        model: nn.Module, loss_fn: LossFunction, names: dict[int, str], reading: Batch
+    ) -> Forward:
         def run(tree: Any) -> list[Tensor]:
             with silenced(model):
                 return [vector(loss_fn(model, tree))]
@@ -123,7 +145,10 @@ class Study:
         if self.num_samples == 1:
             return None
         self.forward, plan, result = first_that_fits(
-            (self._forward(self.model, self.loss_fn, self.names, reading) for reading in self.readings()),
+            (
+                self._forward(self.model, self.loss_fn, self.names, reading)
+                for reading in self.readings()
+            ),
             lambda forward: plan_or_none(self.graph, forward, self.ones, 1.0),
         )
         if plan is None:
@@ -137,7 +162,9 @@ class Study:
 
     def captured(self, plan: Plan | None) -> Captured | Rows:
         if plan is not None:
-            return capture(self.graph, plan, [self.losses], [torch.ones_like(self.losses)], self.num_samples)
+            return capture(
+                self.graph, plan, [self.losses], [torch.ones_like(self.losses)], self.num_samples
+            )
         if self.num_samples == 1:
             found, _ = capture_single(self.graph, [self.losses], [torch.ones_like(self.losses)])
             return Rows({name: grad.unsqueeze(0) for name, grad in found.items()}, 1)
@@ -151,7 +178,11 @@ def norms_of(captured: Captured | Rows) -> Tensor:
 
 def vector(losses: Any) -> Tensor:
     if not isinstance(losses, Tensor) or losses.dim() != 1:
-        given = f"a tensor of shape {list(losses.shape)}" if isinstance(losses, Tensor) else type(losses).__name__
+        given = (
+            f"a tensor of shape {list(losses.shape)}"
+            if isinstance(losses, Tensor)
+            else type(losses).__name__
+        )
         raise ValueError(
             f"loss_fn returned {given}; it must return one loss per sample, a tensor of shape [n]. Use "
             "reduction='none' and reduce every dimension but the batch's."

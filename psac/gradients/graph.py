@@ -75,7 +75,9 @@ def trace(roots: Sequence[Tensor], parameter_names: Mapping[int, str]) -> Graph:
             children.append(tuple((-1, 0) if c is None else (numbers[c], k) for c, k in following))
         else:
             stack.append((node, True))
-            stack.extend((c, False) for c, _ in reversed(following) if c is not None and c not in numbers)
+            stack.extend(
+                (c, False) for c, _ in reversed(following) if c is not None and c not in numbers
+            )
     names = tuple([SAME.get(name, name) for name in map(name_of, nodes)])
     parameters, foreign = {}, []
     for number, name in enumerate(names):

@@ -59,7 +59,9 @@ class Layout:
         return positions // inner, inner
 
     def __str__(self) -> str:
-        return f"dim {self.dim}" + {None: "", 1: ", positions outside"}.get(self.inner, f", inner {self.inner}")
+        return f"dim {self.dim}" + {None: "", 1: ", positions outside"}.get(
+            self.inner, f", inner {self.inner}"
+        )
 
 
 def find(full: Sequence[int], part: Sequence[int], num_full: int, num_part: int) -> int | None:
@@ -69,7 +71,9 @@ def find(full: Sequence[int], part: Sequence[int], num_full: int, num_part: int)
     two dimensions, or not in proportion, is a ValueError: such rows cannot be assigned to samples.
     """
     if len(full) != len(part):
-        raise ValueError(f"the number of dimensions depends on the batch: {list(full)}, {list(part)}")
+        raise ValueError(
+            f"the number of dimensions depends on the batch: {list(full)}, {list(part)}"
+        )
     grown = [d for d, (a, b) in enumerate(zip(full, part, strict=True)) if a != b]
     if not grown:
         return None

@@ -18,23 +18,44 @@ from .planner import Forward
 
 
 def loop(
-    forward: Forward, graph: Graph, roots: Sequence[Tensor], cotangents: Sequence[Tensor | None], scalar_share: float
+    forward: Forward,
+    graph: Graph,
+    roots: Sequence[Tensor],
+    cotangents: Sequence[Tensor | None],
+    scalar_share: float,
 ) -> Rows:
     """Per-sample gradients of all parameters, one forward and backward each."""
     n = forward.num_samples
-    given = [torch.zeros_like(root) if c is None else c for root, c in zip(roots, cotangents, strict=True)]
-    collected: dict[str, list[Tensor | None]] = {name: [None] * n for name in graph.parameters.values()}
+    given = [
+        torch.zeros_like(root) if c is None else c
+        for root, c in zip(roots, cotangents, strict=True)
+    ]
+    collected: dict[str, list[Tensor | None]] = {
+        name: [None] * n for name in graph.parameters.values()
+    }
     for sample in range(n):
         with torch.enable_grad():
             alone = forward.run(forward.batch.take([sample]))
-        shares = [own(c, root, one, sample, n, scalar_share) for c, root, one in zip(given, roots, alone, strict=True)]
+        shares = [
+            own(c, root, one, sample, n, scalar_share)
+            for c, root, one in zip(given, roots, alone, strict=True)
+        ]
         found, _ = capture_single(trace(alone, forward.names), alone, shares)
         for name, grad in found.items():
             collected.setdefault(name, [None] * n)[sample] = grad
-    return Rows({name: filled(grads) for name, grads in collected.items() if any(g is not None for g in grads)}, n)
+    return Rows(
+        {
+            name: filled(grads)
+            for name, grads in collected.items()
+            if any(g is not None for g in grads)
+        },
+        n,
+    )
 
 
-def own(cotangent: Tensor, root: Tensor, alone: Tensor, sample: int, n: int, scalar_share: float) -> Tensor:
+def own(
+    cotangent: Tensor, root: Tensor, alone: Tensor, sample: int, n: int, scalar_share: float
+) -> Tensor:
     dim = find(root.shape, alone.shape, n, 1) if n > 1 else None
     if dim is None:
         return cotangent * (scalar_share if n > 1 else 1)

@@ -41,7 +41,9 @@ class Tap:
 
     number: int
     inputs: dict[int, Edge]
-    layouts: tuple[Layout | None, ...]  # by output; None where there are no samples, or none were seen yet
+    layouts: tuple[
+        Layout | None, ...
+    ]  # by output; None where there are no samples, or none were seen yet
     terminal: bool  # no tap lies below it, so that backward does not run it by itself
 
 
@@ -62,8 +64,12 @@ class Plan:
     clusters: tuple[Cluster, ...]
     unused: tuple[str, ...]  # private parameters that the forward did not touch
     spare: list[Tensor] = field(default_factory=list)  # buffers for kept gradients
-    activation_bytes: int = 0  # inputs and output gradients of all taps, as of the largest batch so far
-    methods: dict[tuple[str, ...], str] = field(default_factory=dict)  # what the rules chose, for `check`
+    activation_bytes: int = (
+        0  # inputs and output gradients of all taps, as of the largest batch so far
+    )
+    methods: dict[tuple[str, ...], str] = field(
+        default_factory=dict
+    )  # what the rules chose, for `check`
 
 
 class Draft:
@@ -132,7 +138,12 @@ class Draft:
             holds_batched.append(self.batched(number) or any(holds_batched[c] for c in relevant))
             if self.batched(number):
                 for child, output in children:
-                    if child >= 0 and self.reach[child] and self.dims[child][output] is None and holds_batched[child]:
+                    if (
+                        child >= 0
+                        and self.reach[child]
+                        and self.dims[child][output] is None
+                        and holds_batched[child]
+                    ):
                         raise NotIsolated(
                             f"{self.full.names[child]} makes one tensor of all samples, which {self.full.names[number]} "
                             f"uses again: samples leak into each other, on the way to {sample_of(self.reach[child])}."
@@ -161,7 +172,9 @@ class Draft:
             if number in self.uses:
                 outputs = tuple(found.get((number, k)) for k in range(len(self.dims[number])))
                 taps.append(Tap(number, self.uses[number], outputs, terminal=not below))
-        used = frozenset().union(*(self.reach[edge[0]] for tap in taps for edge in tap.inputs.values()))
+        used = frozenset().union(
+            *(self.reach[edge[0]] for tap in taps for edge in tap.inputs.values())
+        )
         return Plan(
             signature=self.full.signature,
             taps=tuple(taps),

@@ -65,8 +65,12 @@ def find_plan(full: Graph, forward: Forward) -> Plan:
             break
         if more != draft.num_part and more != forward.num_samples:
             _, again = find_layouts(full, forward, more)
-            found = {edge: [c for c in possible if c in again[edge]] for edge, possible in found.items()}
-    return draft.plan({edge: decided(draft, edge, c) for edge, c in found.items()}, list(forward.names.values()))
+            found = {
+                edge: [c for c in possible if c in again[edge]] for edge, possible in found.items()
+            }
+    return draft.plan(
+        {edge: decided(draft, edge, c) for edge, c in found.items()}, list(forward.names.values())
+    )
 
 
 def decided(draft: Draft, edge: Edge, possible: list[Layout]) -> Layout | None:
@@ -76,7 +80,9 @@ def decided(draft: Draft, edge: Edge, possible: list[Layout]) -> Layout | None:
     return None
 
 
-def find_layouts(full: Graph, forward: Forward, num_part: int) -> tuple[Draft, dict[Edge, list[Layout]]]:
+def find_layouts(
+    full: Graph, forward: Forward, num_part: int
+) -> tuple[Draft, dict[Edge, list[Layout]]]:
     """What a probe of `num_part` samples leaves possible for each batched output of each tap."""
     n = forward.num_samples
     part = forward.again([k % n for k in range(num_part)], perturb=True).graph
@@ -92,7 +98,9 @@ def find_layouts(full: Graph, forward: Forward, num_part: int) -> tuple[Draft, d
     raise errors[0]
 
 
-def probe(draft: Draft, tops: dict[Edge, Layout]) -> tuple[dict[Edge, Tensor], dict[Edge, Tensor], Tensor]:
+def probe(
+    draft: Draft, tops: dict[Edge, Layout]
+) -> tuple[dict[Edge, Tensor], dict[Edge, Tensor], Tensor]:
     """Gradients at the taps for random output gradients, and for the same times one factor per sample."""
     graph, n = draft.part, draft.num_part
     factors = 2.0 ** torch.arange(n)
@@ -100,13 +108,20 @@ def probe(draft: Draft, tops: dict[Edge, Layout]) -> tuple[dict[Edge, Tensor], d
     plain, scaled = [], []
     for edge, top in tops.items():
         meta = graph.nodes[edge[0]]._input_metadata[edge[1]]
-        ones = torch.randn(graph.shape(edge), generator=generator).to(dtype=meta.dtype, device=meta.device)
+        ones = torch.randn(graph.shape(edge), generator=generator).to(
+            dtype=meta.dtype, device=meta.device
+        )
         column = torch.empty(ones.shape[top.dim], device=ones.device, dtype=ones.dtype)
         for sample in range(n):
             column[top.rows_of(len(column), n, sample)] = float(factors[sample])
         plain.append(ones)
         scaled.append(ones * column.view(-1, *[1] * (ones.dim() - top.dim - 1)))
-    edges = [(number, k) for number in draft.uses for k, dim in enumerate(draft.dims[number]) if dim is not None]
+    edges = [
+        (number, k)
+        for number in draft.uses
+        for k, dim in enumerate(draft.dims[number])
+        if dim is not None
+    ]
     roots = [graph.edge(edge) for edge in tops]
     first = gradients(graph, roots, plain, edges, retain_graph=True)
     second = gradients(graph, roots, scaled, edges, retain_graph=True)
@@ -140,7 +155,9 @@ def first_that_fits(
     raise next((e for e in errors if isinstance(e, NotIsolated)), errors[0])
 
 
-def prove(plan: Plan, forward: Forward, cotangents: Sequence[Tensor | None], scalar_share: float) -> float:
+def prove(
+    plan: Plan, forward: Forward, cotangents: Sequence[Tensor | None], scalar_share: float
+) -> float:
     """The engine's per-sample gradients against plain autograd on samples alone; returns the worst relative error.
 
     `scalar_share` is what one sample has in a loss that the forward reduced by itself: 1/n for a mean, 1 for a sum.
@@ -149,7 +166,10 @@ def prove(plan: Plan, forward: Forward, cotangents: Sequence[Tensor | None], sca
     roots, graph, buffers = forward.again(range(n))
     if graph.signature != plan.signature:
         raise CannotAssign("the operations that run change from forward to forward")
-    given = [torch.zeros_like(root) if c is None else c for root, c in zip(roots, cotangents, strict=True)]
+    given = [
+        torch.zeros_like(root) if c is None else c
+        for root, c in zip(roots, cotangents, strict=True)
+    ]
     captured = capture(graph, plan, roots, given, n)
     if captured.norms_squared is None:
         return 0.0
@@ -177,7 +197,9 @@ def prove(plan: Plan, forward: Forward, cotangents: Sequence[Tensor | None], sca
             )
         worst = max(worst, error)
         for name, grad in loop.items():
-            expected[name] = expected.get(name, 0) + (place + 1) * grad.to(captured.norms_squared.dtype)
+            expected[name] = expected.get(name, 0) + (place + 1) * grad.to(
+                captured.norms_squared.dtype
+            )
     weights = torch.zeros_like(norms)
     weights[chosen] = torch.arange(1.0, len(chosen) + 1).to(weights)
     captured.zero_samples(~torch.isfinite(norms))
@@ -186,7 +208,9 @@ def prove(plan: Plan, forward: Forward, cotangents: Sequence[Tensor | None], sca
     for name, grad in expected.items():
         error = float((sums.get(name, torch.zeros_like(grad)) - grad).norm()) / max(size, 1e-12)
         if not error <= tolerance:
-            raise NotIsolated(f"the gradient of '{name}' in the batch is not that of the samples alone (off by {error:.1%})")
+            raise NotIsolated(
+                f"the gradient of '{name}' in the batch is not that of the samples alone (off by {error:.1%})"
+            )
         worst = max(worst, error)
     return worst
 
@@ -205,7 +229,9 @@ def prove_isolation(forward: Forward, scalar_share: float) -> None:
             sums[k] += float(one.detach().sum()) * scalar_share
     for root, total, is_reduced in zip(roots, sums, reduced, strict=True):
         if is_reduced and not abs(total - float(root)) <= 5e-3 * max(abs(total), 1e-6):
-            raise NotIsolated(f"the loss of the batch is {float(root):.6g} and that of its samples {total:.6g}.")
+            raise NotIsolated(
+                f"the loss of the batch is {float(root):.6g} and that of its samples {total:.6g}."
+            )
 
 
 def refuse_statistics(first: dict[str, Tensor], second: dict[str, Tensor]) -> None:
@@ -219,7 +245,13 @@ def refuse_statistics(first: dict[str, Tensor], second: dict[str, Tensor]) -> No
 
 
 def share(
-    cotangent: Tensor, root: Tensor, alone: Tensor, sample: int, n: int, scalar_share: float, tolerance: float
+    cotangent: Tensor,
+    root: Tensor,
+    alone: Tensor,
+    sample: int,
+    n: int,
+    scalar_share: float,
+    tolerance: float,
 ) -> Tensor:
     """The part of an output gradient that belongs to one sample; its output must be the same alone."""
     dim = find(root.shape, alone.shape, n, 1)

@@ -33,7 +33,11 @@ def map_tensors(tree: Any, function: Callable[[Any], Any]) -> Any:
     if isinstance(tree, (list, tuple)):
         return type(tree)(map_tensors(value, function) for value in tree)
     if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
-        changes = {f.name: map_tensors(getattr(tree, f.name), function) for f in dataclasses.fields(tree) if f.init}
+        changes = {
+            f.name: map_tensors(getattr(tree, f.name), function)
+            for f in dataclasses.fields(tree)
+            if f.init
+        }
         return dataclasses.replace(tree, **changes)
     return tree
 

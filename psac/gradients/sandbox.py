@@ -52,14 +52,18 @@ class Quiet(TorchDispatchMode):
         if name in _DRAWS:
             return func(*args, **kwargs).fill_(_DRAWS[name])
         if name == "randperm":
-            return aten.arange.default(args[0], **{k: v for k, v in kwargs.items() if k != "generator"})
+            return aten.arange.default(
+                args[0], **{k: v for k, v in kwargs.items() if k != "generator"}
+            )
         args = self._without_dropout(func, list(args), kwargs)
         return func(*args, **kwargs)
 
     @staticmethod
     def _without_dropout(func: Any, args: list, kwargs: dict) -> list:
         for place, argument in enumerate(func._schema.arguments):
-            if argument.name in _DROPOUT_ARGUMENTS and isinstance(argument.default_value, (float, type(None))):
+            if argument.name in _DROPOUT_ARGUMENTS and isinstance(
+                argument.default_value, (float, type(None))
+            ):
                 if place < len(args) and isinstance(args[place], float):
                     args[place] = 0.0
                 elif argument.name in kwargs:
@@ -95,7 +99,11 @@ def exchanged(model: nn.Module, perturb: bool, stand_ins: dict[int, Tensor]) -> 
             if not perturb:
                 continue
             for name, parameter in module._parameters.items():
-                if parameter is None or not parameter.requires_grad or isinstance(module, nn.RNNBase):
+                if (
+                    parameter is None
+                    or not parameter.requires_grad
+                    or isinstance(module, nn.RNNBase)
+                ):
                     continue
                 undo.append((module._parameters, name, parameter))
                 if id(parameter) not in copies:

@@ -65,20 +65,57 @@ def lead(model: nn.Module, *shape: int) -> nn.Module:
 rows("linear", lambda: nn.Linear(4, 3), 5, 4)
 rows("linear_without_bias", lambda: nn.Linear(4, 3, bias=False), 5, 4)
 for _shape in [(5, 6, 4), (5, 6, 2, 4), (5, 2, 3, 2, 4)]:
-    rows(f"linear_on_{len(_shape)}d", lambda: nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2)), *_shape)
-rows("linear_long_sequence", lambda: nn.Sequential(nn.Linear(3, 40), nn.Tanh(), nn.Linear(40, 50)), 3, 9, 3)
-rows("linear_very_long_sequence", lambda: nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 3)), 3, 200, 3)
-rows("linear_wide_gram", lambda: nn.Sequential(nn.Linear(3, 400), nn.Tanh(), nn.Linear(400, 300)), 3, 65, 3)
-rows("as_many_positions_as_samples", lambda: nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4)), 4, 4, 4)
+    rows(
+        f"linear_on_{len(_shape)}d",
+        lambda: nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2)),
+        *_shape,
+    )
+rows(
+    "linear_long_sequence",
+    lambda: nn.Sequential(nn.Linear(3, 40), nn.Tanh(), nn.Linear(40, 50)),
+    3,
+    9,
+    3,
+)
+rows(
+    "linear_very_long_sequence",
+    lambda: nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 3)),
+    3,
+    200,
+    3,
+)
+rows(
+    "linear_wide_gram",
+    lambda: nn.Sequential(nn.Linear(3, 400), nn.Tanh(), nn.Linear(400, 300)),
+    3,
+    65,
+    3,
+)
+rows(
+    "as_many_positions_as_samples",
+    lambda: nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4)),
+    4,
+    4,
+    4,
+)
 rows("batch_of_two", lambda: nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2)), 2, 3, 4)
 rows("batch_of_one", lambda: nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2)), 1, 3, 4)
 
 # Convolutions
 for _mode in ("zeros", "circular", "reflect", "replicate"):
     rows(f"conv2d_{_mode}", lambda m=_mode: nn.Sequential(nn.Conv2d(3, 4, 3, padding=1, padding_mode=m), nn.Tanh(), nn.Conv2d(4, 2, 3, padding=2, padding_mode=m)), 4, 3, 6, 7)  # fmt: skip
-rows("conv2d_stride_dilation", lambda: nn.Conv2d(3, 4, 3, stride=2, padding=2, dilation=2), 4, 3, 9, 8)
+rows(
+    "conv2d_stride_dilation",
+    lambda: nn.Conv2d(3, 4, 3, stride=2, padding=2, dilation=2),
+    4,
+    3,
+    9,
+    8,
+)
 rows("conv2d_same", lambda: nn.Sequential(nn.Conv2d(3, 4, 3, padding="same"), nn.Conv2d(4, 4, 5, padding="same")), 4, 3, 6, 7)  # fmt: skip
-rows("conv2d_valid_no_bias", lambda: nn.Conv2d(3, 4, (2, 3), padding="valid", bias=False), 4, 3, 6, 7)
+rows(
+    "conv2d_valid_no_bias", lambda: nn.Conv2d(3, 4, (2, 3), padding="valid", bias=False), 4, 3, 6, 7
+)
 rows("conv2d_groups", lambda: nn.Sequential(nn.Conv2d(4, 6, 3, groups=2), nn.Tanh(), nn.Conv2d(6, 6, 3, groups=3)), 4, 4, 7, 7)  # fmt: skip
 rows("conv2d_depthwise", lambda: nn.Conv2d(4, 8, 3, groups=4, padding=1), 4, 4, 5, 5)
 rows("conv2d_kernel_wider_than_stride", lambda: nn.Sequential(nn.Conv2d(1, 4, 8, stride=2, padding=2), nn.Tanh(), nn.Conv2d(4, 6, 4, stride=2)), 5, 1, 20, 20)  # fmt: skip
@@ -86,9 +123,23 @@ rows("conv2d_many_channels", lambda: nn.Sequential(nn.Conv2d(16, 24, 3, padding=
 rows("conv2d_few_positions", lambda: nn.Conv2d(16, 32, 3), 3, 16, 4, 4)
 rows("conv2d_few_positions_groups", lambda: nn.Conv2d(32, 32, 3, groups=2, stride=2), 3, 32, 5, 5)
 rows("conv2d_pointwise", lambda: nn.Conv2d(4, 5, 1), 3, 4, 3, 3)
-rows("conv1d", lambda: nn.Sequential(nn.Conv1d(3, 4, 3, padding=1), nn.Tanh(), nn.Conv1d(4, 5, 3, stride=2)), 4, 3, 9)
+rows(
+    "conv1d",
+    lambda: nn.Sequential(nn.Conv1d(3, 4, 3, padding=1), nn.Tanh(), nn.Conv1d(4, 5, 3, stride=2)),
+    4,
+    3,
+    9,
+)
 rows("conv1d_few_positions", lambda: nn.Conv1d(16, 32, 3, dilation=2), 4, 16, 6)
-rows("conv3d", lambda: nn.Sequential(nn.Conv3d(2, 3, 2), nn.Tanh(), nn.Conv3d(3, 2, 2, padding=1)), 3, 2, 4, 3, 4)
+rows(
+    "conv3d",
+    lambda: nn.Sequential(nn.Conv3d(2, 3, 2), nn.Tanh(), nn.Conv3d(3, 2, 2, padding=1)),
+    3,
+    2,
+    4,
+    3,
+    4,
+)
 rows("conv_transpose1d", lambda: nn.ConvTranspose1d(3, 4, 3, stride=2, output_padding=1), 4, 3, 5)
 rows("conv_transpose2d", lambda: nn.Sequential(nn.ConvTranspose2d(4, 6, 3, stride=2, padding=1, groups=2), nn.Tanh(), nn.ConvTranspose2d(6, 2, 2)), 4, 4, 4, 3)  # fmt: skip
 rows("conv_transpose3d", lambda: nn.ConvTranspose3d(2, 3, 2, dilation=2), 3, 2, 3, 3, 3)
@@ -134,7 +185,9 @@ def embedding_bag() -> Case:
 
 @case
 def embedding_bag_mean() -> Case:
-    return plain(nn.Sequential(nn.EmbeddingBag(7, 4, mode="mean"), nn.Linear(4, 3)), tokens(5, 6), 5)
+    return plain(
+        nn.Sequential(nn.EmbeddingBag(7, 4, mode="mean"), nn.Linear(4, 3)), tokens(5, 6), 5
+    )
 
 
 @case
@@ -166,11 +219,31 @@ rows("layer_norm", lambda: lead(nn.LayerNorm(4), 4), 5, 6, 4)
 rows("layer_norm_2d", lambda: nn.LayerNorm((3, 4)), 5, 2, 3, 4)
 rows("layer_norm_no_affine", lambda: lead(nn.LayerNorm(4, elementwise_affine=False), 4), 5, 6, 4)
 rows("layer_norm_no_bias", lambda: lead(nn.LayerNorm(4, bias=False), 4), 5, 4)
-rows("group_norm", lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.GroupNorm(2, 4), nn.Tanh()), 5, 3, 6, 6)
-rows("group_norm_no_affine", lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.GroupNorm(2, 4, affine=False)), 5, 3, 6, 6)
+rows(
+    "group_norm",
+    lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.GroupNorm(2, 4), nn.Tanh()),
+    5,
+    3,
+    6,
+    6,
+)
+rows(
+    "group_norm_no_affine",
+    lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.GroupNorm(2, 4, affine=False)),
+    5,
+    3,
+    6,
+    6,
+)
 rows("group_norm_1d", lambda: lead(nn.GroupNorm(2, 4), 4), 5, 4)
 rows("instance_norm", lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.InstanceNorm2d(4, affine=True), nn.Tanh()), 5, 3, 6, 6)  # fmt: skip
-rows("instance_norm_no_affine", lambda: nn.Sequential(nn.Conv1d(3, 4, 3), nn.InstanceNorm1d(4)), 5, 3, 6)
+rows(
+    "instance_norm_no_affine",
+    lambda: nn.Sequential(nn.Conv1d(3, 4, 3), nn.InstanceNorm1d(4)),
+    5,
+    3,
+    6,
+)
 rows("rms_norm", lambda: lead(nn.RMSNorm(4), 4), 5, 6, 4)
 rows("rms_norm_no_affine", lambda: lead(nn.RMSNorm(4, elementwise_affine=False), 4), 5, 6, 4)
 
@@ -223,50 +296,128 @@ raw("class_token_by_expand", lambda m, x: (torch.cat([m.token.expand(x.shape[0],
 raw("class_token_by_repeat", lambda m, x: torch.cat([m.token.repeat(x.shape[0], 1, 1), x @ m.w], 1), 5, 3, 4, token=(1, 1, 4), w=(4, 4))  # fmt: skip
 raw("position_table_by_broadcast", lambda m, x: ((x + m.table[: x.shape[1]]) @ m.w).tanh(), 5, 3, 4, table=(6, 4), w=(4, 2))  # fmt: skip
 raw("layer_scale", lambda m, x: x + m.scale * (x @ m.w).tanh(), 5, 3, 4, scale=(4,), w=(4, 4))
-raw("temperature_and_scalar", lambda m, x: (x @ m.w) * m.log_t.exp() + m.shift, 5, 4, w=(4, 3), log_t=(), shift=())
-raw("division_by_parameter", lambda m, x: (x @ m.w) / (m.d.square() + 1) - m.s, 5, 4, w=(4, 3), d=(3,), s=(3,))
+raw(
+    "temperature_and_scalar",
+    lambda m, x: (x @ m.w) * m.log_t.exp() + m.shift,
+    5,
+    4,
+    w=(4, 3),
+    log_t=(),
+    shift=(),
+)
+raw(
+    "division_by_parameter",
+    lambda m, x: (x @ m.w) / (m.d.square() + 1) - m.s,
+    5,
+    4,
+    w=(4, 3),
+    d=(3,),
+    s=(3,),
+)
 raw("einsum", lambda m, x: torch.einsum("bti,io->bto", x, m.w).tanh(), 5, 3, 4, w=(4, 2))
 raw("einsum_heads", lambda m, x: torch.einsum("bti,hio->bhto", x, m.w).tanh(), 5, 3, 4, w=(2, 4, 3))
-raw("einsum_per_group", lambda m, x: torch.einsum("bgi,gio->bgo", x, m.w).tanh(), 5, 3, 4, w=(3, 4, 2))
+raw(
+    "einsum_per_group",
+    lambda m, x: torch.einsum("bgi,gio->bgo", x, m.w).tanh(),
+    5,
+    3,
+    4,
+    w=(3, 4, 2),
+)
 raw("matmul_weight_first", lambda m, x: (m.w @ x.transpose(1, 2)).tanh(), 5, 3, 4, w=(2, 4))
 raw("bmm_expanded", lambda m, x: torch.bmm(x, m.w.expand(x.shape[0], -1, -1)), 5, 3, 4, w=(1, 4, 2))
 raw("baddbmm", lambda m, x: torch.baddbmm(m.b, x.transpose(0, 1), m.w).transpose(0, 1), 5, 3, 4, w=(3, 4, 2), b=(3, 1, 2))  # fmt: skip
-raw("addmm_scaled", lambda m, x: torch.addmm(m.b, x, m.w, beta=0.5, alpha=2.0), 5, 4, w=(4, 2), b=(2,))
+raw(
+    "addmm_scaled",
+    lambda m, x: torch.addmm(m.b, x, m.w, beta=0.5, alpha=2.0),
+    5,
+    4,
+    w=(4, 2),
+    b=(2,),
+)
 raw("weight_used_twice", lambda m, x: (x @ m.w).tanh() @ m.w, 5, 4, w=(4, 4))
 raw("weight_used_twice_transposed", lambda m, x: (x @ m.w).tanh() @ m.w.t(), 5, 3, 4, w=(4, 6))
 raw("weight_slices_overlap", lambda m, x: x @ m.w[:, :3] + x @ m.w[:, 1:4], 5, 4, w=(4, 5))
 raw("weight_slices_apart", lambda m, x: x @ m.w[:, :2] + x @ m.w[:, 2:], 5, 3, 4, w=(4, 4))
 raw("normalised_weight", lambda m, x: x @ F.normalize(m.w, dim=0), 5, 4, w=(4, 3))
-raw("softmax_of_parameter", lambda m, x: (x.unsqueeze(-1) * m.a.softmax(0)).sum(-1) @ m.w, 5, 4, a=(3,), w=(4, 2))
+raw(
+    "softmax_of_parameter",
+    lambda m, x: (x.unsqueeze(-1) * m.a.softmax(0)).sum(-1) @ m.w,
+    5,
+    4,
+    a=(3,),
+    w=(4, 2),
+)
 raw("masked_weight", lambda m, x: x @ (m.w * torch.ones(4, 3).tril()), 5, 4, w=(4, 3))
 raw("gathered_rows", lambda m, x: m.table[x.argmax(-1)] + x @ m.w, 5, 3, 4, table=(4, 2), w=(4, 2))
 raw("power_of_parameter", lambda m, x: x.abs().add(0.1) ** m.p @ m.w, 5, 4, p=(4,), w=(4, 2))
-raw("where_with_parameter", lambda m, x: torch.where(x > 0, x @ m.w, m.fill), 5, 4, w=(4, 4), fill=(4,))
-raw("outer_product_state", lambda m, x: torch.cdist(x @ m.w, m.centres), 5, 3, 4, w=(4, 2), centres=(6, 2))
+raw(
+    "where_with_parameter",
+    lambda m, x: torch.where(x > 0, x @ m.w, m.fill),
+    5,
+    4,
+    w=(4, 4),
+    fill=(4,),
+)
+raw(
+    "outer_product_state",
+    lambda m, x: torch.cdist(x @ m.w, m.centres),
+    5,
+    3,
+    4,
+    w=(4, 2),
+    centres=(6, 2),
+)
 raw("batch_second_inside", lambda m, x: ((x.transpose(0, 1) @ m.w).tanh() @ m.v).transpose(0, 1), 5, 3, 4, w=(4, 3), v=(3, 2))  # fmt: skip
-raw("merged_rows", lambda m, x: F.linear(x.reshape(-1, 4), m.w).tanh().reshape(x.shape[0], -1), 5, 3, 4, w=(2, 4))
+raw(
+    "merged_rows",
+    lambda m, x: F.linear(x.reshape(-1, 4), m.w).tanh().reshape(x.shape[0], -1),
+    5,
+    3,
+    4,
+    w=(2, 4),
+)
 raw("merged_rows_batch_second", lambda m, x: (F.linear(x.transpose(0, 1).reshape(-1, 4), m.w, m.b).tanh() @ m.v).view(3, x.shape[0], 2).transpose(0, 1), 5, 3, 4, w=(2, 4), b=(2,), v=(2, 2))  # fmt: skip
 raw("unused_parameter", lambda m, x: x @ m.w, 5, 4, w=(4, 2), nothing=(3,))
 raw("integer_one_hot", lambda m, x: F.one_hot(x.argmax(-1), 4).to(x.dtype) @ m.w, 5, 3, 4, w=(4, 2))
 raw("fourier", lambda m, x: torch.fft.rfft(x @ m.w).abs(), 5, 4, w=(4, 6))
 raw("cumulative", lambda m, x: torch.cumsum(x * m.a, 1), 5, 3, 4, a=(4,))
 raw("scaled_dot_product", lambda m, x: F.scaled_dot_product_attention(x @ m.q, x @ m.k, x @ m.v), 5, 6, 4, q=(4, 4), k=(4, 4), v=(4, 4))  # fmt: skip
-raw("learned_queries", lambda m, x: (m.q @ (x @ m.k).transpose(1, 2)).softmax(-1) @ x, 5, 6, 4, q=(3, 4), k=(4, 4))
+raw(
+    "learned_queries",
+    lambda m, x: (m.q @ (x @ m.k).transpose(1, 2)).softmax(-1) @ x,
+    5,
+    6,
+    4,
+    q=(3, 4),
+    k=(4, 4),
+)
 
 
 # Parametrizations
 rows("weight_norm", lambda: nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(4, 3)), nn.Tanh(), nn.utils.parametrizations.weight_norm(nn.Linear(3, 2))), 5, 4)  # fmt: skip
 rows("orthogonal", lambda: nn.utils.parametrizations.orthogonal(nn.Linear(4, 4)), 5, 4)
-rows("weight_norm_conv", lambda: nn.utils.parametrizations.weight_norm(nn.Conv2d(3, 4, 3)), 4, 3, 5, 5)
+rows(
+    "weight_norm_conv",
+    lambda: nn.utils.parametrizations.weight_norm(nn.Conv2d(3, 4, 3)),
+    4,
+    3,
+    5,
+    5,
+)
 
 
 @case
 def spectral_norm() -> Case:
-    return plain(nn.utils.parametrizations.spectral_norm(nn.Linear(4, 3)).eval(), torch.randn(5, 4), 5)
+    return plain(
+        nn.utils.parametrizations.spectral_norm(nn.Linear(4, 3)).eval(), torch.randn(5, 4), 5
+    )
 
 
 # Attention and transformers
-def attention(name: str, build: Callable[[], nn.Module], call: Callable, *shape: int, dim: int = 0) -> None:
+def attention(
+    name: str, build: Callable[[], nn.Module], call: Callable, *shape: int, dim: int = 0
+) -> None:
     class Call(nn.Module):
         def __init__(self):
             super().__init__()
@@ -284,8 +435,23 @@ def attention(name: str, build: Callable[[], nn.Module], call: Callable, *shape:
     CASES[name] = lambda: Case(Call(), torch.randn(*shape), loss, take, shape[dim])
 
 
-attention("mha_batch_first", lambda: nn.MultiheadAttention(8, 2, batch_first=True), lambda m, x: m(x, x, x)[0], 5, 3, 8)
-attention("mha_batch_second", lambda: nn.MultiheadAttention(8, 2), lambda m, x: m(x, x, x)[0], 3, 5, 8, dim=1)
+attention(
+    "mha_batch_first",
+    lambda: nn.MultiheadAttention(8, 2, batch_first=True),
+    lambda m, x: m(x, x, x)[0],
+    5,
+    3,
+    8,
+)
+attention(
+    "mha_batch_second",
+    lambda: nn.MultiheadAttention(8, 2),
+    lambda m, x: m(x, x, x)[0],
+    3,
+    5,
+    8,
+    dim=1,
+)
 attention("mha_no_weights", lambda: nn.MultiheadAttention(8, 2, batch_first=True), lambda m, x: m(x, x, x, need_weights=False)[0], 5, 3, 8)  # fmt: skip
 attention("mha_bias_kv", lambda: nn.MultiheadAttention(8, 2, batch_first=True, add_bias_kv=True), lambda m, x: m(x, x, x)[0], 5, 3, 8)  # fmt: skip
 attention("mha_own_kdim_vdim", lambda: nn.MultiheadAttention(8, 2, kdim=5, vdim=6, batch_first=True), lambda m, x: m(x, x[..., :5], x[..., 2:])[0], 5, 3, 8)  # fmt: skip
@@ -304,8 +470,22 @@ for _kind in (nn.RNN, nn.LSTM, nn.GRU):
     _name = _kind.__name__.lower()
     attention(_name, lambda k=_kind: k(4, 3), lambda m, x: m(x)[0], 6, 5, 4, dim=1)
     attention(f"{_name}_two_layers_bidirectional", lambda k=_kind: k(4, 3, 2, bidirectional=True, batch_first=True), lambda m, x: m(x)[0], 5, 6, 4)  # fmt: skip
-attention("lstm_last_state", lambda: nn.LSTM(4, 3, batch_first=True), lambda m, x: m(x)[1][0].transpose(0, 1), 5, 6, 4)
-attention("lstm_projection", lambda: nn.LSTM(4, 5, batch_first=True, proj_size=2), lambda m, x: m(x)[0], 5, 6, 4)
+attention(
+    "lstm_last_state",
+    lambda: nn.LSTM(4, 3, batch_first=True),
+    lambda m, x: m(x)[1][0].transpose(0, 1),
+    5,
+    6,
+    4,
+)
+attention(
+    "lstm_projection",
+    lambda: nn.LSTM(4, 5, batch_first=True, proj_size=2),
+    lambda m, x: m(x)[0],
+    5,
+    6,
+    4,
+)
 
 
 @case
@@ -313,11 +493,19 @@ def packed_lstm() -> Case:
     class Packed(nn.Module):
         def __init__(self):
             super().__init__()
-            self.table, self.cell, self.head = nn.Embedding(7, 4), nn.LSTM(4, 3, batch_first=True), nn.Linear(3, 2)
+            self.table, self.cell, self.head = (
+                nn.Embedding(7, 4),
+                nn.LSTM(4, 3, batch_first=True),
+                nn.Linear(3, 2),
+            )
 
         def forward(self, x, lengths):
-            packed = pack_padded_sequence(self.table(x), lengths, batch_first=True, enforce_sorted=False)
-            out, _ = pad_packed_sequence(self.cell(packed)[0], batch_first=True, total_length=x.shape[1])
+            packed = pack_padded_sequence(
+                self.table(x), lengths, batch_first=True, enforce_sorted=False
+            )
+            out, _ = pad_packed_sequence(
+                self.cell(packed)[0], batch_first=True, total_length=x.shape[1]
+            )
             return self.head(out)
 
     def loss(model, batch):
@@ -375,7 +563,9 @@ def two_forwards_in_one_loss() -> Case:
     def loss(model, x):
         return squares(model, x) + squares(model, x.flip(1)).sqrt()
 
-    return plain(nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2)), torch.randn(5, 4), 5, loss)
+    return plain(
+        nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2)), torch.randn(5, 4), 5, loss
+    )
 
 
 @case
@@ -448,7 +638,9 @@ def padded_sequences() -> Case:
             hidden = self.second(self.first(x).tanh()).tanh() * mask.unsqueeze(-1)
             return self.head(hidden.sum(1))
 
-    mask = (torch.arange(12) < torch.tensor([3, 12, 1, 4, 0]).unsqueeze(1)).to(torch.get_default_dtype())
+    mask = (torch.arange(12) < torch.tensor([3, 12, 1, 4, 0]).unsqueeze(1)).to(
+        torch.get_default_dtype()
+    )
 
     def loss(model, batch):
         return model(*batch).square().sum(1)
@@ -486,7 +678,10 @@ def checkpointed() -> Case:
     class Checkpointed(nn.Module):
         def __init__(self):
             super().__init__()
-            self.a, self.b = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 4)), nn.Linear(4, 2)
+            self.a, self.b = (
+                nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 4)),
+                nn.Linear(4, 2),
+            )
 
         def forward(self, x):
             return self.b(checkpoint(self.a, x, use_reentrant=False))
@@ -522,7 +717,9 @@ def custom_autograd_function() -> Case:
 def jit_scripted() -> Case:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
-        model = torch.jit.trace(nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2)), torch.randn(5, 4))
+        model = torch.jit.trace(
+            nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2)), torch.randn(5, 4)
+        )
     return plain(model, torch.randn(5, 4), 5)
 
 

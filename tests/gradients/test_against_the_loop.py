@@ -37,7 +37,9 @@ def test_norms_and_sums_equal_the_loop(name, dtype):
     with announced(name):
         norms = psac.per_sample_norms(model, loss_fn, batch)
     assert norms.shape == (n,)
-    torch.testing.assert_close(norms.double(), expected, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype] * 1e-3)
+    torch.testing.assert_close(
+        norms.double(), expected, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype] * 1e-3
+    )
 
     with announced(name):
         sums = psac.weighted_gradient(model, loss_fn, batch, psac.PSAC(r=0.1))

@@ -158,9 +158,15 @@ def test_two_private_models_at_once_stay_apart():
     norms = psac.per_sample_norms(both, losses, (x, y), method="loop")
     assert norms.shape == (7,)
     judge.requires_grad_(False)
-    close({f"0.{k}": v for k, v in one.items()}, psac.weighted_gradient(both, losses, (x, y), psac.PSAC(), method="loop"))
+    close(
+        {f"0.{k}": v for k, v in one.items()},
+        psac.weighted_gradient(both, losses, (x, y), psac.PSAC(), method="loop"),
+    )
     judge.requires_grad_(True), generator.requires_grad_(False)
-    close({f"1.{k}": v for k, v in two.items()}, psac.weighted_gradient(both, losses, (x, y), psac.PSAC(), method="loop"))
+    close(
+        {f"1.{k}": v for k, v in two.items()},
+        psac.weighted_gradient(both, losses, (x, y), psac.PSAC(), method="loop"),
+    )
 
 
 def test_a_sample_with_a_non_finite_gradient_adds_nothing_and_spoils_nothing():
@@ -175,12 +181,17 @@ def test_a_sample_with_a_non_finite_gradient_adds_nothing_and_spoils_nothing():
             F.cross_entropy(model(spoilt), y).backward()
             close(engine.collect(), clean)
         functional = psac.weighted_gradient(
-            model, lambda m, b: F.cross_entropy(m(b[0]), b[1], reduction="none"), (spoilt, y), psac.PSAC()
+            model,
+            lambda m, b: F.cross_entropy(m(b[0]), b[1], reduction="none"),
+            (spoilt, y),
+            psac.PSAC(),
         )
         close(functional, clean)
 
 
-@pytest.mark.parametrize("name", ["conv2d_groups", "embedding", "layer_norm", "linear_on_3d", "tied_embedding_and_head"])
+@pytest.mark.parametrize(
+    "name", ["conv2d_groups", "embedding", "layer_norm", "linear_on_3d", "tied_embedding_and_head"]
+)
 def test_a_non_finite_sample_is_dropped_by_every_kind_of_contribution(name):
     torch.manual_seed(0)
     model, batch, loss_fn, _, n = CASES[name]()
@@ -194,7 +205,9 @@ def test_a_non_finite_sample_is_dropped_by_every_kind_of_contribution(name):
     keep = [k for k in range(n) if k != 2]
     close(
         psac.weighted_gradient(model, loss, (batch, factor), psac.PSAC()),
-        psac.weighted_gradient(model, loss, (batch[keep], factor[keep]), psac.PSAC(), method="loop"),
+        psac.weighted_gradient(
+            model, loss, (batch[keep], factor[keep]), psac.PSAC(), method="loop"
+        ),
     )
 
 
@@ -286,12 +299,18 @@ def test_batches_of_all_sizes_share_one_plan():
 
 def test_sequences_of_another_length_share_the_plan():
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Embedding(9, 4), nn.TransformerEncoderLayer(4, 2, 8, 0.0, batch_first=True))
+    model = nn.Sequential(
+        nn.Embedding(9, 4), nn.TransformerEncoderLayer(4, 2, 8, 0.0, batch_first=True)
+    )
     with psac.Engine(model, loss_reduction="sum") as engine:
         for length in (5, 3, 8):
             x = torch.randint(9, (4, length))
             squares(model, x).sum().backward()
-            close(engine.collect(), psac.weighted_gradient(model, squares, x, psac.PSAC(), method="loop"), 1e-4)
+            close(
+                engine.collect(),
+                psac.weighted_gradient(model, squares, x, psac.PSAC(), method="loop"),
+                1e-4,
+            )
         assert len(engine.plans) == 1
 
 
@@ -305,7 +324,11 @@ def test_the_batch_dimension_can_be_stated():
     with psac.Engine(model, loss_reduction="sum", batch_dim=1) as engine:
         losses(model, x).sum().backward()
         assert engine.num_samples == 5
-        close(engine.collect(), psac.weighted_gradient(model, losses, x, psac.PSAC(), method="loop"), 1e-4)
+        close(
+            engine.collect(),
+            psac.weighted_gradient(model, losses, x, psac.PSAC(), method="loop"),
+            1e-4,
+        )
 
 
 @pytest.mark.parametrize("name", ["packed_lstm", "mixture_of_experts"])

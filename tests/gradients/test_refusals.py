@@ -48,7 +48,9 @@ def test_samples_that_leak_into_each_other_are_refused(name):
     assert engine.num_samples == 0
 
 
-@pytest.mark.parametrize("layer", [nn.BatchNorm1d(3), nn.BatchNorm1d(3, track_running_stats=False), nn.SyncBatchNorm(3)])
+@pytest.mark.parametrize(
+    "layer", [nn.BatchNorm1d(3), nn.BatchNorm1d(3, track_running_stats=False), nn.SyncBatchNorm(3)]
+)
 def test_batch_norm_in_training_mode_is_refused_by_name(layer):
     model = nn.Sequential(nn.Linear(4, 3), nn.ModuleDict({"norm": layer})["norm"])
     with pytest.raises(psac.NotIsolated, match=r"BatchNorm.* at '1' mixes samples.*GroupNorm"):
@@ -97,7 +99,10 @@ def test_a_regulariser_inside_the_model_is_refused_by_name():
             return self.layer(x).square().mean() + self.layer.weight.square().sum()
 
     model = Regularised()
-    with psac.Engine(model), pytest.raises(psac.NotIsolated, match=r"'layer.weight' enters the loss without any sample"):
+    with (
+        psac.Engine(model),
+        pytest.raises(psac.NotIsolated, match=r"'layer.weight' enters the loss without any sample"),
+    ):
         model(torch.randn(5, 4)).backward()
 
 
@@ -137,7 +142,9 @@ def test_a_mean_over_tokens_inside_the_model_is_refused():
             self.table, self.head = nn.Embedding(7, 4), nn.Linear(4, 7)
 
         def forward(self, x):
-            return F.cross_entropy(self.head(self.table(x)).flatten(0, 1), x.flatten(), ignore_index=0)
+            return F.cross_entropy(
+                self.head(self.table(x)).flatten(0, 1), x.flatten(), ignore_index=0
+            )
 
     torch.manual_seed(0)
     x = torch.randint(1, 7, (5, 6))
@@ -210,5 +217,11 @@ def test_check_shows_every_parameter_its_rule_and_the_cost():
     assert {row.rule for row in report.rows} == {"convolution", "group_norm", "addmm"}
     assert sum(row.count for row in report.rows) == len(list(model.parameters()))
     text = str(report)
-    for part in ("0.weight", "4x1x3x3", "distance to a plain loop", "ordinary", "samples are isolated"):
+    for part in (
+        "0.weight",
+        "4x1x3x3",
+        "distance to a plain loop",
+        "ordinary",
+        "samples are isolated",
+    ):
         assert part in text

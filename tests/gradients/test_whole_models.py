@@ -12,7 +12,12 @@ from tests import oracles
 transformers = pytest.importorskip("transformers")
 
 VOCABULARY, LENGTH, SAMPLES = 50, 9, 5
-SMALL = {"vocab_size": VOCABULARY, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+SMALL = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+}
 
 
 def token_batch(with_mask: bool = True) -> dict[str, torch.Tensor]:
@@ -30,12 +35,20 @@ def class_losses(model, batch):
 
 def token_losses(model, batch):
     logits = model(**batch).logits[:, :-1]
-    return F.cross_entropy(logits.transpose(1, 2), batch["input_ids"][:, 1:], reduction="none").mean(1)
+    return F.cross_entropy(
+        logits.transpose(1, 2), batch["input_ids"][:, 1:], reduction="none"
+    ).mean(1)
 
 
 def bert(name="Bert", **extra):
-    config = getattr(transformers, f"{name}Config")(**SMALL, intermediate_size=24, max_position_embeddings=20, **extra)
-    return getattr(transformers, f"{name}ForSequenceClassification")(config), token_batch(), class_losses
+    config = getattr(transformers, f"{name}Config")(
+        **SMALL, intermediate_size=24, max_position_embeddings=20, **extra
+    )
+    return (
+        getattr(transformers, f"{name}ForSequenceClassification")(config),
+        token_batch(),
+        class_losses,
+    )
 
 
 def distilbert():
@@ -49,7 +62,9 @@ def gpt2():
 
 
 def llama():
-    config = transformers.LlamaConfig(**SMALL, intermediate_size=24, num_key_value_heads=1, max_position_embeddings=20)
+    config = transformers.LlamaConfig(
+        **SMALL, intermediate_size=24, num_key_value_heads=1, max_position_embeddings=20
+    )
     return transformers.LlamaForCausalLM(config), token_batch(False), token_losses
 
 
@@ -58,20 +73,28 @@ def t5():
 
     def losses(model, batch):
         logits = model(**batch, decoder_input_ids=batch["input_ids"][:, :4]).logits
-        return F.cross_entropy(logits.transpose(1, 2), batch["input_ids"][:, :4], reduction="none").sum(1)
+        return F.cross_entropy(
+            logits.transpose(1, 2), batch["input_ids"][:, :4], reduction="none"
+        ).sum(1)
 
     return transformers.T5ForConditionalGeneration(config), token_batch(), losses
 
 
 def vit():
     config = transformers.ViTConfig(hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=24, image_size=8, patch_size=4)  # fmt: skip
-    return transformers.ViTForImageClassification(config), {"pixel_values": torch.randn(SAMPLES, 3, 8, 8)}, class_losses
+    return (
+        transformers.ViTForImageClassification(config),
+        {"pixel_values": torch.randn(SAMPLES, 3, 8, 8)},
+        class_losses,
+    )
 
 
 def lora():
     peft = pytest.importorskip("peft")
     model, batch, losses = bert()
-    settings = peft.LoraConfig(r=3, target_modules=["query", "value"], task_type="SEQ_CLS", lora_dropout=0.1)
+    settings = peft.LoraConfig(
+        r=3, target_modules=["query", "value"], task_type="SEQ_CLS", lora_dropout=0.1
+    )
     return peft.get_peft_model(model, settings), batch, losses
 
 

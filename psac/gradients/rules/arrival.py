@@ -26,7 +26,9 @@ class Arrival:
     inputs: Sequence[int]
     shapes: dict[int, tuple[int, ...]]
     num_samples: int
-    reading: GraphExecGroup  # activation checkpointing recomputes once for all that is read within it
+    reading: (
+        GraphExecGroup  # activation checkpointing recomputes once for all that is read within it
+    )
 
     @property
     def grad(self) -> Tensor:

@@ -13,12 +13,17 @@ from .arrival import Arrival, Contributions
 
 def add(arrival: Arrival) -> Contributions:
     alpha = arrival.node._saved_alpha
-    return {k: reduced(arrival, arrival.grad * alpha if k and alpha != 1 else arrival.grad, k) for k in arrival.inputs}
+    return {
+        k: reduced(arrival, arrival.grad * alpha if k and alpha != 1 else arrival.grad, k)
+        for k in arrival.inputs
+    }
 
 
 def sub(arrival: Arrival) -> Contributions:
     alpha = arrival.node._saved_alpha
-    return {k: reduced(arrival, arrival.grad * -alpha if k else arrival.grad, k) for k in arrival.inputs}
+    return {
+        k: reduced(arrival, arrival.grad * -alpha if k else arrival.grad, k) for k in arrival.inputs
+    }
 
 
 def mul(arrival: Arrival) -> Contributions | None:

@@ -70,9 +70,16 @@ class Settings:
         names = ("stride", "padding", "dilation", "transposed", "output_padding", "groups")
         given = {name: getattr(node, f"_saved_{name}") for name in names}
         dims = node._saved_input.dim() - 2
-        return cls(**{k: v * dims if isinstance(v, (list, tuple)) and len(v) == 1 else v for k, v in given.items()})
+        return cls(
+            **{
+                k: v * dims if isinstance(v, (list, tuple)) and len(v) == 1 else v
+                for k, v in given.items()
+            }
+        )
 
-    def weight_gradient(self, inputs: Tensor, grad: Tensor, shape: tuple[int, ...], factor: int = 1) -> Tensor:
+    def weight_gradient(
+        self, inputs: Tensor, grad: Tensor, shape: tuple[int, ...], factor: int = 1
+    ) -> Tensor:
         """The ordinary weight gradient of a batch; with `factor` times the groups."""
         return torch.ops.aten.convolution_backward(
             grad, inputs, inputs.new_empty(1).expand(shape), None,
@@ -116,12 +123,18 @@ class Patches:
 
     def choose(self, budget: Budget) -> str:
         """The cheapest way that the memory budget allows; nanoseconds a sample by rates measured on two cores."""
-        groups, (r, (c, *kernel)) = self.settings.groups, (self.shape[0] // self.settings.groups, self.shape[1:])
+        groups, (r, (c, *kernel)) = (
+            self.settings.groups,
+            (self.shape[0] // self.settings.groups, self.shape[1:]),
+        )
         k, p = math.prod(kernel), math.prod(self.grad.shape[2:])
         l, ordinary = c * k, groups * p * c * k * r / 160
         # a grouped convolution is fast for large images of several channels
         grouped = ordinary * 160 / 110 * (1 + 300 / p) * (1 + 3 / c)
-        keeping, forming = {"grouped": grouped + groups * l * r / 3}, {"formed in slices": grouped + ordinary + groups * l * r / 4}
+        keeping, forming = (
+            {"grouped": grouped + groups * l * r / 3},
+            {"formed in slices": grouped + ordinary + groups * l * r / 4},
+        )
         if self.is_plane():
             plane = Plane(self)
             q = plane.num_pixels()
@@ -130,7 +143,9 @@ class Patches:
             if plane.shifts_line_up():
                 planes = math.prod(self.settings.stride)
                 adds = k / planes * p * p / 8
-                forming["gram of pixels"] = groups * (q * q * c * planes / 100 + p * p * r / 100 + adds) + ordinary
+                forming["gram of pixels"] = (
+                    groups * (q * q * c * planes / 100 + p * p * r / 100 + adds) + ordinary
+                )
                 if planes == 1:
                     small = 1 + 8 / min(c, r)  # narrow products run at a fraction of the rate
                     keeping["shifted products"] = groups * (q * l * r / 130 * small + l * r / 5)
@@ -148,8 +163,13 @@ class Patches:
         if len(self.kept) == 1:
             return self.kept[0].dense(samples).view(-1, *self.shape)
         if self.kept:
-            return torch.stack([part.dense(samples) for part in self.kept], -1).view(-1, *self.shape)
-        inputs, grad = (self.layout.samples_first(t, self.num_samples)[samples] for t in (self.inputs, self.grad))
+            return torch.stack([part.dense(samples) for part in self.kept], -1).view(
+                -1, *self.shape
+            )
+        inputs, grad = (
+            self.layout.samples_first(t, self.num_samples)[samples]
+            for t in (self.inputs, self.grad)
+        )
         count, frames = inputs.shape[0] * inputs.shape[1], inputs.shape[1]
         merged = self.settings.weight_gradient(
             inputs.reshape(1, -1, *inputs.shape[3:]), grad.reshape(1, -1, *grad.shape[3:]),
@@ -196,11 +216,17 @@ class Plane:
 
     def shifts_line_up(self) -> bool:
         """Whether a kernel offset is a shift of whole output positions, if need be after taking strides apart."""
-        return all(s == 1 or (k % s == 0 and d == 1) for k, s, d in zip(self.kernel, self.stride, self.dilation, strict=True))
+        return all(
+            s == 1 or (k % s == 0 and d == 1)
+            for k, s, d in zip(self.kernel, self.stride, self.dilation, strict=True)
+        )
 
     def sizes(self) -> tuple[int, int]:
         """Height and width of the padded input that outputs see, in steps of the stride."""
-        reach = [(o - 1) * s + (k - 1) * d + 1 for o, s, k, d in zip(self.out, self.stride, self.kernel, self.dilation, strict=True)]
+        reach = [
+            (o - 1) * s + (k - 1) * d + 1
+            for o, s, k, d in zip(self.out, self.stride, self.kernel, self.dilation, strict=True)
+        ]
         return tuple(-(-size // s) for size, s in zip(reach, self.stride, strict=True))  # type: ignore[return-value]
 
     def num_pixels(self) -> int:
@@ -210,10 +236,15 @@ class Plane:
         """[n, h, c, height, width] with strides taken apart into channels, cut to what outputs see."""
         inputs = self.inputs[samples]
         (height, width), (sh, sw), (ph, pw) = self.sizes(), self.stride, self.padding
-        missing = [(height + extra_rows) * sh - inputs.shape[2] - ph, width * sw - inputs.shape[3] - pw]
+        missing = [
+            (height + extra_rows) * sh - inputs.shape[2] - ph,
+            width * sw - inputs.shape[3] - pw,
+        ]
         padded = F.pad(inputs, (pw, missing[1], ph, missing[0]))
         if sh * sw > 1:
-            split = padded.unflatten(2, (-1, sh)).unflatten(4, (-1, sw))  # [n, channels, height, sh, width, sw]
+            split = padded.unflatten(2, (-1, sh)).unflatten(
+                4, (-1, sw)
+            )  # [n, channels, height, sh, width, sw]
             padded = split.permute(0, 1, 3, 5, 2, 4).flatten(1, 3)
         return padded.unflatten(1, (self.groups, -1))
 
@@ -248,16 +279,30 @@ class Plane:
 
     def guarded(self, norms: Tensor, mass: Tensor) -> Tensor:
         """Samples whose Gram sum cancels almost wholly are formed directly."""
-        return Outer.guarded(norms, mass, lambda samples: square_sum(self.unfolded_products(samples)))
+        return Outer.guarded(
+            norms, mass, lambda samples: square_sum(self.unfolded_products(samples))
+        )
 
     def unfolded(self, samples: slice | Tensor) -> Tensor:
         """[n, h, l, p]: a copy of every patch, in the scratch buffer."""
-        (kh, kw), (sh, sw), (dh, dw), (ph, pw), (oh, ow) = self.kernel, self.stride, self.dilation, self.padding, self.out
-        inputs = F.pad(self.inputs[samples], (pw, pw, ph, ph)) if ph or pw else self.inputs[samples].contiguous()
+        (kh, kw), (sh, sw), (dh, dw), (ph, pw), (oh, ow) = (
+            self.kernel,
+            self.stride,
+            self.dilation,
+            self.padding,
+            self.out,
+        )
+        inputs = (
+            F.pad(self.inputs[samples], (pw, pw, ph, ph))
+            if ph or pw
+            else self.inputs[samples].contiguous()
+        )
         n, c, y, x = inputs.stride()
         shape = (*inputs.shape[:2], kh, kw, oh, ow)
         view = inputs.as_strided(shape, (n, c, y * dh, x * dw, y * sh, x * sw))
-        if sw > 1 and kw >= 8 and self.groups == 1:  # runs along the kernel are longer than those along the output
+        if (
+            sw > 1 and kw >= 8 and self.groups == 1
+        ):  # runs along the kernel are longer than those along the output
             turned = view.permute(0, 4, 5, 1, 2, 3)
             copy = scratch(turned).copy_(turned)
             return copy.view(len(inputs), 1, oh * ow, -1).transpose(2, 3)
@@ -275,7 +320,9 @@ class Plane:
             norms.append(Outer(left, right, (self.groups, l, right.shape[-1])).by_gram())
         return torch.cat(norms)
 
-    def unfolded_products(self, samples: Tensor | None = None, budget: Budget | None = None) -> Tensor:
+    def unfolded_products(
+        self, samples: Tensor | None = None, budget: Budget | None = None
+    ) -> Tensor:
         """[n, output channels, l]"""
         n = len(self.inputs) if samples is None else len(samples)
         l, p = self.inputs.shape[1] // self.groups * math.prod(self.kernel), math.prod(self.out)
@@ -291,11 +338,15 @@ class Plane:
         inputs = self.padded(extra_rows=1)
         width = inputs.shape[-1]
         columns_nhcq = inputs.flatten(3)
-        grad_nhrp = F.pad(self.grad, (0, width - self.out[1])).unflatten(1, (self.groups, -1)).flatten(3)
+        grad_nhrp = (
+            F.pad(self.grad, (0, width - self.out[1])).unflatten(1, (self.groups, -1)).flatten(3)
+        )
         n, groups, r, length = grad_nhrp.shape
         offsets = self.offsets()
         out = budget.empty((len(offsets), n, groups, r, columns_nhcq.shape[2]), inputs)
         for k, (i, j) in enumerate(offsets):
             start = i * width + j
-            torch.matmul(grad_nhrp, columns_nhcq[..., start : start + length].transpose(2, 3), out=out[k])
+            torch.matmul(
+                grad_nhrp, columns_nhcq[..., start : start + length].transpose(2, 3), out=out[k]
+            )
         return list(out.flatten(2, 3))

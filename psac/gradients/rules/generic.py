@@ -38,13 +38,18 @@ def masked_copies(arrival: Arrival, output: int, samples: range) -> Tensor:
     assert grad is not None and layout is not None
     copies = grad.new_zeros(len(samples), *grad.shape)
     for place, sample in enumerate(samples):
-        rows = torch.tensor(layout.rows_of(grad.shape[layout.dim], arrival.num_samples, sample), device=grad.device)
+        rows = torch.tensor(
+            layout.rows_of(grad.shape[layout.dim], arrival.num_samples, sample), device=grad.device
+        )
         copies[place].index_copy_(layout.dim, rows, grad.index_select(layout.dim, rows))
     return copies
 
 
 def pull_back(
-    outputs: Sequence[GradientEdge], targets: Sequence[GradientEdge], grads: Sequence[Tensor], shapes: Sequence[tuple]
+    outputs: Sequence[GradientEdge],
+    targets: Sequence[GradientEdge],
+    grads: Sequence[Tensor],
+    shapes: Sequence[tuple],
 ) -> list[Tensor]:
     """Vector-Jacobian products for a leading batch of output gradients; zeros where nothing arrives."""
     count = grads[0].shape[0]
@@ -52,7 +57,12 @@ def pull_back(
     def run(given: Sequence[Tensor], batched: bool) -> list[Tensor | None]:
         return list(
             torch.autograd.grad(
-                outputs, targets, given, retain_graph=True, allow_unused=True, is_grads_batched=batched
+                outputs,
+                targets,
+                given,
+                retain_graph=True,
+                allow_unused=True,
+                is_grads_batched=batched,
             )
         )
 
@@ -62,6 +72,12 @@ def pull_back(
             found = run(grads, True)
     except RuntimeError:
         each = [run([grad[k] for grad in grads], False) for k in range(count)]
-        found = [None if any(g is None for g in column) else torch.stack(column) for column in zip(*each, strict=True)]  # type: ignore[arg-type]
+        found = [
+            None if any(g is None for g in column) else torch.stack(column)
+            for column in zip(*each, strict=True)
+        ]  # type: ignore[arg-type]
     filler = grads[0]
-    return [filler.new_zeros(count, *shape) if g is None else g for g, shape in zip(found, shapes, strict=True)]
+    return [
+        filler.new_zeros(count, *shape) if g is None else g
+        for g, shape in zip(found, shapes, strict=True)
+    ]

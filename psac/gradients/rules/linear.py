@@ -48,12 +48,19 @@ def products(arrival: Arrival, first: int, left: str, right: str) -> Contributio
         found[first + 1] = outer(arrival, inputs, arrival.grad, first + 1, inputs_are_left=True)
     if first in arrival.inputs and arrival.layout.dim == columns:
         inputs = getattr(arrival.node, f"_saved_{right}").transpose(-2, -1)
-        found[first] = outer(arrival, arrival.grad.transpose(-2, -1), inputs, first, inputs_are_left=False, dim=rows)
+        found[first] = outer(
+            arrival, arrival.grad.transpose(-2, -1), inputs, first, inputs_are_left=False, dim=rows
+        )
     return found
 
 
 def outer(
-    arrival: Arrival, left: Tensor, right: Tensor, number: int, inputs_are_left: bool, dim: int | None = None
+    arrival: Arrival,
+    left: Tensor,
+    right: Tensor,
+    number: int,
+    inputs_are_left: bool,
+    dim: int | None = None,
 ) -> Contribution:
     """Rows of `left` and `right` ([rows, features] or [group, rows, features]) belong to the same positions."""
     layout = arrival.layout if dim is None else type(arrival.layout)(dim, arrival.layout.inner)

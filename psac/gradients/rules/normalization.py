@@ -28,9 +28,14 @@ def group_norm(arrival: Arrival) -> Contributions | None:
         return None
     grad_nc, inputs = (positions_last(wide(t)) for t in (arrival.grad, node._saved_input))
     groups = node._saved_result1.shape[1]
-    mean, rstd = (wide(t).repeat_interleave(inputs.shape[1] // groups, 1) for t in (node._saved_result1, node._saved_result2))
+    mean, rstd = (
+        wide(t).repeat_interleave(inputs.shape[1] // groups, 1)
+        for t in (node._saved_result1, node._saved_result2)
+    )
     total, scaled = torch.empty_like(mean), torch.empty_like(mean)
-    for s in slices(len(inputs), inputs[0].nbytes, SCRATCH_BYTES):  # what is read twice is still in the cache
+    for s in slices(
+        len(inputs), inputs[0].nbytes, SCRATCH_BYTES
+    ):  # what is read twice is still in the cache
         torch.sum(grad_nc[s], 2, out=total[s])
         if 1 in arrival.inputs:
             centred = torch.sub(inputs[s], mean[s].unsqueeze(-1), out=scratch(inputs[s]))
@@ -48,7 +53,9 @@ def batch_norm_with_fixed_statistics(arrival: Arrival) -> Contributions | None:
     found: Contributions = {}
     if 1 in arrival.inputs:
         shape = (1, -1) + (1,) * (arrival.grad.dim() - 2)
-        normalised = (wide(node._saved_input) - mean.view(shape)) * (variance + node._saved_eps).rsqrt().view(shape)
+        normalised = (wide(node._saved_input) - mean.view(shape)) * (
+            variance + node._saved_eps
+        ).rsqrt().view(shape)
         found[1] = channels(arrival, positions_last(wide(arrival.grad) * normalised).sum(2))
     if 2 in arrival.inputs:
         found[2] = channels(arrival, total)
