@@ -79,7 +79,7 @@ class Budget:
         self.left = num_bytes
         self._spare = [] if spare is None else spare
         self._lent: list[Tensor] = []
-        self._grams: dict[tuple, tuple[Tensor, list[Tensor]]] = {}
+        self._grams: dict[tuple, tuple[Tensor, Tensor]] = {}
 
     def allows(self, num_bytes: int) -> bool:
         return num_bytes <= self.left
@@ -107,7 +107,7 @@ class Budget:
         self._lent = []
         self._grams = {}
 
-    def gram(self, inputs_nhpl: Tensor) -> list[Tensor]:
+    def gram(self, inputs_nhpl: Tensor) -> Tensor:
         key = (inputs_nhpl.data_ptr(), inputs_nhpl.shape, inputs_nhpl.stride())
         if key not in self._grams:
             self._grams[key] = (
@@ -205,13 +205,8 @@ class Outer:
         for s in parts:
             left = (shared if self.inputs_are_left is True else gram)(self.left[s])
             right = (shared if self.inputs_are_left is False else gram)(self.right[s])
-            products = [
-                torch.linalg.vecdot(rows(a), rows(b)) for a, b in zip(left, right, strict=True)
-            ]
-            norms.append(sum_of_blocks(products))
-            mass.append(
-                sum(diagonal_product(a, b) for a, b in zip(left[:2], right[:2], strict=True))
-            )
+            norms.append(torch.linalg.vecdot(rows(left), rows(right)))
+            mass.append(diagonal_product(left, right))
         return self.guarded(
             torch.cat(norms), torch.cat(mass), lambda samples: square_sum(self.dense(samples))
         )
@@ -327,22 +322,10 @@ def row_squares(values_nhpd: Tensor) -> Tensor:
     return torch.linalg.vector_norm(wide(values_nhpd), dim=-1).square()
 
 
-def gram(values_nhpd: Tensor) -> list[Tensor]:
-    """Inner products of all pairs of positions, as blocks: one, or those of both halves and, once, between them."""
+def gram(values_nhpd: Tensor) -> Tensor:
+    """[n, h, p, p]: inner products of all pairs of positions."""
     values = wide(values_nhpd)
-    half = values.shape[2] // 2
-    if half < 32:
-        return [torch.matmul(values, values.transpose(-2, -1))]
-    first, second = values[:, :, :half], values[:, :, half:]
-    return [
-        torch.matmul(a, b.transpose(-2, -1))
-        for a, b in ((first, first), (second, second), (first, second))
-    ]
-
-
-def sum_of_blocks(products: Sequence[Tensor]) -> Tensor:
-    """The block between the halves stands for two."""
-    return products[0] if len(products) == 1 else products[0] + products[1] + 2 * products[2]
+    return torch.matmul(values, values.transpose(-2, -1))
 
 
 def diagonal_product(left: Tensor, right: Tensor) -> Tensor:
