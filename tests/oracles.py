@@ -1,7 +1,8 @@
-"""Slow, obvious versions of what the library computes: plain Python loops and plain autograd, no code of psac.
+"""Slow, obvious versions of what the library computes: plain Python loops and plain
+autograd, no code of psac.
 
-A sample is taken out of a batch by the caller's `take(batch, i)`; its gradient is what `torch.autograd.grad` says for
-its own loss. That is the truth which every fast path is measured by.
+A sample is taken out of a batch by the caller's `take(batch, i)`; its gradient is what
+`torch.autograd.grad` says for its own loss. That is the truth which every fast path is measured by.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def loop_gradients(
         grads = torch.autograd.grad(loss, list(named.values()), allow_unused=True)
         found.append(
             {
-                name: torch.zeros_like(p) if g is None else g.detach()
+                name: torch.zeros_like(p) if g is None else g.detach().to_dense()
                 for (name, p), g in zip(named.items(), grads, strict=True)
             }
         )

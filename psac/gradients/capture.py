@@ -1,8 +1,9 @@
 """One backward that leaves per-sample information instead of weight gradients.
 
-`capture` runs autograd from the roots only as far as the taps need it, so the non-private weight gradient is never
-computed. When the output gradients of a tap arrive, its rule turns them into contributions; clusters that are
-complete are measured at once, so that what is no longer needed is freed while backward goes on.
+`capture` runs autograd from the roots only as far as the taps need it, so the non-private weight
+gradient is never computed. When the output gradients of a tap arrive, its rule turns them into
+contributions; clusters that are complete are measured at once, so that what is no longer needed is
+freed while backward goes on.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from .rules import contributions
 from .rules.arrival import Arrival
 
 
-# What gradients that are kept may add to the memory of a step: a share of the activations that it holds anyway.
+# What gradients that are kept may add to the memory of a step: a share of the
+# activations that it holds anyway.
 BUDGET_SHARE = 0.2
 MINIMAL_BUDGET = 4 * 2**20
 
@@ -124,7 +126,8 @@ class Captured:
             joint.zero_samples(samples)
 
     def weighted_sums(self, weights: Tensor, out: Buffers = no_buffers) -> dict[str, Tensor]:
-        """Sum over samples of weights[n] * gradient[n], by parameter; parameters without gradient are left out.
+        """Sum over samples of weights[n] * gradient[n], by parameter; parameters
+        without gradient are left out.
 
         Consumes what was captured, so that memory is freed while sums are formed.
         """
@@ -187,7 +190,8 @@ def gradients(
         raise OutsideTheTape(
             "reentrant activation checkpointing hides its parameters from the graph. Use checkpoint(use_reentrant=False)."
         ) from None
-    return {edge: grad for edge, grad in zip(edges, found, strict=True) if grad is not None}
+    pairs = zip(edges, found, strict=True)
+    return {e: g.to_dense() if g.is_sparse else g for e, g in pairs if g is not None}
 
 
 def capture_single(

@@ -1,7 +1,8 @@
 """`psac.check`: what the engine would do with a model, in a table that a person reads.
 
-It raises nothing and says everything: which rule serves each parameter and how its norms are taken, whether samples are
-isolated from each other, how far the engine is from a plain loop over samples, and what it costs beside an ordinary step.
+It raises nothing and says everything: which rule serves each parameter and how its norms are taken,
+whether samples are isolated from each other, how far the engine is from a plain loop over samples,
+and what it costs beside an ordinary step.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Parameters that share sources: from contributions to joint norms and to sums per parameter.
 
-The per-sample gradient of a parameter is the sum of what arrives through all its uses: a tied embedding and head,
-a cell that runs T times, two forwards in one backward, three slices of one packed weight. Norms are those of the sum:
+The per-sample gradient of a parameter is the sum of what arrives through all its uses: a tied
+embedding and head, a cell that runs T times, two forwards in one backward, three slices of one
+packed weight. Norms are those of the sum:
 
     same parameter, every use holds it whole   joined in the parameter's own space, cross terms included
     slices that do not overlap                 squared norms add

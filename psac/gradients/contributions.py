@@ -1,4 +1,5 @@
-"""What one operation adds to the per-sample gradients of one tensor, without forming them where that is dearer.
+"""What one operation adds to the per-sample gradients of one tensor, without forming
+them where that is dearer.
 
 A contribution stands for n gradients of the shape of a weight, and answers three questions:
 
@@ -11,8 +12,8 @@ A contribution stands for n gradients of the shape of a weight, and answers thre
     Lookup   rows of a table: gradient[n, index[n, p], :] += values[n, p, :] (embeddings).
     Patches  a convolution's weight (in convolution.py).
 
-Letters: n sample, h group, p position, l left features, r right features.
-Norms are computed in float32 at least. `norms_squared` may replace what it holds by a cheaper form of the same.
+Letters: n sample, h group, p position, l left features, r right features. Norms are computed in
+float32 at least. `norms_squared` may replace what it holds by a cheaper form of the same.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-# How many bytes a temporary may take; per-sample gradients and Gram matrices are formed in slices below it.
+# How many bytes a temporary may take; per-sample gradients and Gram matrices are
+# formed in slices below it.
 TEMPORARY_BYTES = 64 * 2**20
 # A buffer that stays in the cache while rows are scaled and multiplied.
 SCRATCH_BYTES = 4 * 2**20
@@ -69,10 +71,12 @@ def slices(total: int, bytes_each: int, limit: int = TEMPORARY_BYTES) -> list[sl
 
 
 class Budget:
-    """Memory for gradients that are kept in one backward: so many bytes, from `spare` buffers of earlier ones.
+    """Memory for gradients that are kept in one backward: so many bytes, from
+    `spare` buffers of earlier ones.
 
-    Buffers go back with `give_back`; new memory costs more time than what is written into it. The budget also remembers
-    the Gram matrices of inputs that several operations read (query, key and value of attention).
+    Buffers go back with `give_back`; new memory costs more time than what is written into it.
+    The budget also remembers the Gram matrices of inputs that several operations read (query,
+    key and value of attention).
     """
 
     def __init__(self, num_bytes: int, spare: list[Tensor] | None = None):
@@ -363,7 +367,8 @@ def drop_zero_rows(left_nhpl: Tensor, right_nhpr: Tensor) -> tuple[Tensor, Tenso
     longest = max(1, int(alive_np.sum(1).max()))
     if longest > 0.75 * p:
         return left_nhpl, right_nhpr
-    # Positions that stand in for a shorter sample have zero output gradient themselves: they add nothing.
+    # Positions that stand in for a shorter sample have zero output gradient
+    # themselves: they add nothing.
     first = alive_np.to(torch.uint8).sort(dim=1, descending=True, stable=True).indices[:, :longest]
     if not (left.is_contiguous() and right.is_contiguous()):
         picked = (
@@ -378,8 +383,8 @@ def drop_zero_rows(left_nhpl: Tensor, right_nhpr: Tensor) -> tuple[Tensor, Tenso
     return left, right
 
 
-# Multiply-adds per sample until norms and weighted sum are both there; an entry that is written and read back costs
-# about as much as ten each time.
+# Multiply-adds per sample until norms and weighted sum are both there; an entry that is written and
+# read back costs about as much as ten each time.
 def cost_of_gram(p: int, l: int, r: int) -> float:
     return p * p * (l + r) + p * l * r
 

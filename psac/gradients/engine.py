@@ -1,18 +1,21 @@
-"""The engine on a user's own model: hooks that leave the model as it is and turn `loss.backward()` into a private sum.
+"""The engine on a user's own model: hooks that leave the model as it is and turn
+`loss.backward()` into a private sum.
 
     engine = Engine(model, clipping=psac.PSAC())
     with engine:                                 # or engine.attach() ... engine.detach()
         F.cross_entropy(model(x), y).backward()  # as often as there are physical batches
         sums = engine.collect()                  # name -> sum over samples of weight * gradient; noise comes next
 
-How. When the model's forward returns, its outputs are handed on through a `Boundary`, cut off from the graph inside.
-When their gradients come back, the engine runs the inner backward itself, as far as it needs it: no weight gradient is
-computed. When the whole backward is done, norms are complete, the rule gives weights, weighted sums are added up.
+How. When the model's forward returns, its outputs are handed on through a `Boundary`, cut off from
+the graph inside. When their gradients come back, the engine runs the inner backward itself, as far
+as it needs it: no weight gradient is computed. When the whole backward is done, norms are complete,
+the rule gives weights, weighted sums are added up.
 
-Guarantees. The model stays the user's object: parameters, state_dict keys, outputs are the same, and `detach` removes
-every trace. Each sample adds at most `clipping.bound` to the sums. It fails closed: a gradient that reaches a private
-parameter by any other way raises `OutsideTheTape` and names the parameter; so does a second backward of the same
-forward. A forward whose operations were not seen before is proved before it counts (see planner.py).
+Guarantees. The model stays the user's object: parameters, state_dict keys, outputs are the same,
+and `detach` removes every trace. Each sample adds at most `clipping.bound` to the sums. It fails
+closed: a gradient that reaches a private parameter by any other way raises `OutsideTheTape` and
+names the parameter; so does a second backward of the same forward. A forward whose operations were
+not seen before is proved before it counts (see planner.py).
 """
 
 from __future__ import annotations
@@ -266,6 +269,9 @@ class Call:
                 "a second backward through the same forward: its samples would count twice. Run the forward again."
             )
         n = self.num_samples()
+        if n == 0:
+            self.roots = []
+            return [torch.zeros_like(tensor) for tensor in self.foreign()]
         with torch.no_grad():
             captured, foreign = self._captured(n, grads)
         result = [foreign.get(k) for k in self.graph.foreign]

@@ -36,8 +36,9 @@ def per_sample_norms(
 ) -> Tensor:
     """The gradient norm of each sample's own loss over all trainable parameters, shape [n].
 
-    Guarantee: equal to a loop over samples by plain autograd (to float rounding), proved on a few samples at every
-    call; a model whose samples leak into each other raises `NotIsolated`. `method="loop"` runs that loop.
+    Guarantee: equal to a loop over samples by plain autograd (to float rounding), proved on a
+    few samples at every call; a model whose samples leak into each other raises `NotIsolated`.
+    `method="loop"` runs that loop.
     """
     return norms_of(captured_by(model, loss_fn, batch, method))
 
@@ -52,8 +53,8 @@ def weighted_gradient(
 ) -> dict[str, Tensor]:
     """Sum over samples of weight(norm) * gradient, by parameter name: the private sum before noise.
 
-    Guarantee: every sample's part has norm <= clipping.bound, whatever the rule returns; a sample with a
-    non-finite gradient adds zero. Parameters that the loss does not reach have zero sums.
+    Guarantee: every sample's part has norm <= clipping.bound, whatever the rule returns; a sample
+    with a non-finite gradient adds zero. Parameters that the loss does not reach have zero sums.
     """
     captured = captured_by(model, loss_fn, batch, method)
     norms = norms_of(captured)
@@ -142,7 +143,7 @@ class Study:
 
     def plan(self) -> Plan | None:
         """A proved plan; None if only the loop over samples serves, with `reason` saying why."""
-        if self.num_samples == 1:
+        if self.num_samples <= 1:
             return None
         self.forward, plan, result = first_that_fits(
             (
@@ -165,6 +166,8 @@ class Study:
             return capture(
                 self.graph, plan, [self.losses], [torch.ones_like(self.losses)], self.num_samples
             )
+        if self.num_samples == 0:
+            return Rows({}, 0)
         if self.num_samples == 1:
             found, _ = capture_single(self.graph, [self.losses], [torch.ones_like(self.losses)])
             return Rows({name: grad.unsqueeze(0) for name, grad in found.items()}, 1)

@@ -1,13 +1,14 @@
 """The autograd graph of one forward, as a list.
 
-Everything that a model computes from its parameters is in this graph, whatever Python code built it: module
-calls, functional calls, raw parameters, tied weights, fused attention. `trace` numbers its nodes in a fixed
-order, so two forwards of the same control flow give the same `signature` and node k of one is node k of the
-other. That is how the engine learns which tensors carry samples (their shapes differ between batches of
-different sizes) and how a plan made once serves every later batch.
+Everything that a model computes from its parameters is in this graph, whatever Python code
+built it: module calls, functional calls, raw parameters, tied weights, fused attention. `trace`
+numbers its nodes in a fixed order, so two forwards of the same control flow give the same
+`signature` and node k of one is node k of the other. That is how the engine learns which tensors
+carry samples (their shapes differ between batches of different sizes) and how a plan made once
+serves every later batch.
 
-Guarantee: the trace holds every path from the roots to a leaf; a path that ends in no private parameter is data
-or a foreign leaf.
+Guarantee: the trace holds every path from the roots to a leaf; a path that ends in no private
+parameter is data or a foreign leaf.
 """
 
 from __future__ import annotations

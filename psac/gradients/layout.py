@@ -7,8 +7,8 @@ A batch of n samples lives in one dimension of a tensor, alone or merged with po
     [p * n, ...]        positions outside the sample (a flattened [p, n]): `inner` is 1
     [a * n * c, ...]    both: `inner` is c
 
-`Layout.samples_first` brings any of them to [n, p, rest...]; the order of the positions is the same for
-tensors of the same layout, so that inputs and output gradients stay aligned.
+`Layout.samples_first` brings any of them to [n, p, rest...]; the order of the positions is the same
+for tensors of the same layout, so that inputs and output gradients stay aligned.
 
 >>> import torch
 >>> rows = torch.tensor([[0.0], [1.0], [0.1], [1.1]])      # two positions of two samples, positions outside
@@ -67,8 +67,9 @@ class Layout:
 def find(full: Sequence[int], part: Sequence[int], num_full: int, num_part: int) -> int | None:
     """The dimension that grows with the batch, None if none does.
 
-    `full` and `part` are shapes of the same tensor for `num_full` and `num_part` samples. A shape that grows in
-    two dimensions, or not in proportion, is a ValueError: such rows cannot be assigned to samples.
+    `full` and `part` are shapes of the same tensor for `num_full` and `num_part` samples.
+    A shape that grows in two dimensions, or not in proportion, is a ValueError: such rows
+    cannot be assigned to samples.
     """
     if len(full) != len(part):
         raise ValueError(

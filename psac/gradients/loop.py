@@ -1,7 +1,7 @@
 """The loop over samples: every sample alone, by plain autograd. Exact for every model, and slow.
 
-The last resort for models whose rows have no fixed place in the batch (data-dependent routing, packed sequences),
-and the truth that the fast ways are measured by.
+The last resort for models whose rows have no fixed place in the batch (data-dependent routing,
+packed sequences), and the truth that the fast ways are measured by.
 """
 
 from __future__ import annotations

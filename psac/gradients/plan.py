@@ -1,13 +1,16 @@
-"""From two graphs of the same forward to a plan: which node reads which parameters, and where its samples are.
+"""From two graphs of the same forward to a plan: which node reads which parameters,
+and where its samples are.
 
-Words. A tensor is *batched* if its shape grows with the number of samples. A *tap* is a node with a batched
-output that reads an unbatched tensor made of parameters: there, and only there, per-sample gradients of
-parameters arise. The unbatched tensor (a *source*) is a parameter, or derived from parameters alone (transposed,
-normalised, cast, sliced). Sources that share parameters form a *cluster*, whose norms are taken jointly:
-the norm of a sum of gradients is not the sum of their norms.
+Words. A tensor is *batched* if its shape grows with the number of samples. A *tap* is a node
+with a batched output that reads an unbatched tensor made of parameters: there, and only there,
+per-sample gradients of parameters arise. The unbatched tensor (a *source*) is a parameter,
+or derived from parameters alone (transposed, normalised, cast, sliced). Sources that share
+parameters form a *cluster*, whose norms are taken jointly: the norm of a sum of gradients is
+not the sum of their norms.
 
-Guarantees. Every path from a root to a private parameter passes exactly one tap of the plan; a path that passes
-none (a regulariser) or leaves the batch and enters it again (a statistic over samples) is refused.
+Guarantees. Every path from a root to a private parameter passes exactly one tap of the plan;
+a path that passes none (a regulariser) or leaves the batch and enters it again (a statistic
+over samples) is refused.
 """
 
 from __future__ import annotations
@@ -234,9 +237,10 @@ def assign(
 ) -> dict[Edge, list[Layout]]:
     """The layouts that a probe leaves possible, for each batched output of each tap.
 
-    `first` and `second` are gradients at the taps of a graph of len(factors) samples, where in the second sample
-    s entered with `factors[s]` times the output gradient. Rows of sample s must have grown by exactly that;
-    a tensor where no layout explains the growth holds gradients of several samples at once.
+    `first` and `second` are gradients at the taps of a graph of len(factors) samples, where in
+    the second sample s entered with `factors[s]` times the output gradient. Rows of sample s
+    must have grown by exactly that; a tensor where no layout explains the growth holds gradients
+    of several samples at once.
     """
     return {
         edge: explain(draft, edge, dim, first.get(edge), second.get(edge), factors)
@@ -266,8 +270,8 @@ def explain(
         if float((expected - rows[1]).abs().max()) <= tolerance * scale:
             fitting.append(candidate)
     if not fitting:
-        raise NotIsolated(
-            f"gradients of several samples are mixed at {draft.full.names[edge[0]]}, which reads "
-            f"{sample_of(draft.reach[edge[0]])}: the samples of a batch leak into each other there."
+        raise CannotAssign(
+            f"rows at {draft.full.names[edge[0]]}, which reads "
+            f"{sample_of(draft.reach[edge[0]])}, belong to samples in no fixed order"
         )
     return fitting

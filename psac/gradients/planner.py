@@ -1,12 +1,14 @@
 """Plans are found by experiment and believed only after a proof.
 
-Finding: the forward is repeated for three samples with slightly moved parameters. Shapes that differ from the full
-batch's show where samples are; a backward in which each sample's output gradient is multiplied by its own factor
-shows which rows are whose (rows must grow by exactly one sample's factor, else samples leak into each other).
+Finding: the forward is repeated for three samples with slightly moved parameters. Shapes that
+differ from the full batch's show where samples are; a backward in which each sample's output
+gradient is multiplied by its own factor shows which rows are whose (rows must grow by exactly one
+sample's factor, else samples leak into each other).
 
-Proof, on the first batch of a plan: the forward is repeated without randomness, for the whole batch by the engine
-and for a few samples alone by plain autograd. Outputs, norms and directions must agree, or `NotIsolated` is raised
-and training does not start. Together this costs about two ordinary steps.
+Proof, on the first batch of a plan: the forward is repeated without randomness, for the whole
+batch by the engine and for a few samples alone by plain autograd. Outputs, norms and directions
+must agree, or `NotIsolated` is raised and training does not start. Together this costs
+about two ordinary steps.
 """
 
 from __future__ import annotations
@@ -41,6 +43,15 @@ class Forward:
     @property
     def num_samples(self) -> int:
         return self.batch.num_samples
+
+    def alone(self, sample: int) -> Repeated:
+        """One sample by itself; a model that needs company is not isolated."""
+        try:
+            return self.again([sample])
+        except (RuntimeError, ValueError, IndexError) as error:
+            raise NotIsolated(
+                f"the forward fails on one sample alone, as if it needed others: {error}"
+            ) from error
 
     def again(self, samples: Sequence[int], perturb: bool = False) -> Repeated:
         """These samples alone, in the sandbox."""
@@ -93,7 +104,7 @@ def find_layouts(
         tops = {edge: Layout(draft.dims[edge[0]][edge[1]] or 0, inner) for edge in frontier}
         try:
             return draft, assign(draft, *probe(draft, tops))
-        except NotIsolated as error:
+        except CannotAssign as error:
             errors.append(error)
     raise errors[0]
 
@@ -158,9 +169,11 @@ def first_that_fits(
 def prove(
     plan: Plan, forward: Forward, cotangents: Sequence[Tensor | None], scalar_share: float
 ) -> float:
-    """The engine's per-sample gradients against plain autograd on samples alone; returns the worst relative error.
+    """The engine's per-sample gradients against plain autograd on samples alone; returns
+    the worst relative error.
 
-    `scalar_share` is what one sample has in a loss that the forward reduced by itself: 1/n for a mean, 1 for a sum.
+    `scalar_share` is what one sample has in a loss that the forward reduced by itself:
+    1/n for a mean, 1 for a sum.
     """
     n = forward.num_samples
     roots, graph, buffers = forward.again(range(n))
@@ -179,7 +192,7 @@ def prove(
     scale = float(norms[torch.isfinite(norms)].max()) if bool(torch.isfinite(norms).any()) else 0.0
     worst, expected = 0.0, {}
     for place, sample in enumerate(chosen):
-        alone, alone_graph, alone_buffers = forward.again([sample])
+        alone, alone_graph, alone_buffers = forward.alone(sample)
         refuse_statistics(buffers, alone_buffers)
         shares = [
             share(c, root, one, sample, n, scalar_share, tolerance)
@@ -222,7 +235,7 @@ def prove_isolation(forward: Forward, scalar_share: float) -> None:
     sums = [0.0] * len(roots)
     reduced = [root.dim() == 0 for root in roots]
     for sample in range(n) if any(reduced) else sorted({0, n // 2, n - 1}):
-        alone, _, alone_buffers = forward.again([sample])
+        alone, _, alone_buffers = forward.alone(sample)
         refuse_statistics(buffers, alone_buffers)
         for k, (root, one) in enumerate(zip(roots, alone, strict=True)):
             share(torch.zeros_like(root), root, one, sample, n, scalar_share, 5e-3)

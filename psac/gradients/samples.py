@@ -1,9 +1,10 @@
-"""Trees of tensors (tuples, lists, mappings, dataclasses, packed sequences) and the samples in them.
+"""Trees of tensors (tuples, lists, mappings, dataclasses, packed
+sequences) and the samples in them.
 
-`Batch` finds which dimension of each tensor holds the samples and takes some of them out, so that a forward can be
-repeated for a few samples alone. A dimension is a sample dimension because it has as many entries as there are
-samples; where that leaves a choice (a [T, T] mask with T samples), every reading is offered, and the engine's proof
-decides.
+`Batch` finds which dimension of each tensor holds the samples and takes some of them out, so that a
+forward can be repeated for a few samples alone. A dimension is a sample dimension because it has as
+many entries as there are samples; where that leaves a choice (a [T, T] mask with T samples), every
+reading is offered, and the engine's proof decides.
 """
 
 from __future__ import annotations

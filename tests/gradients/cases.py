@@ -2,8 +2,8 @@
 
     (model, batch, loss_fn, take, number of samples)
 
-`take(batch, i)` gives sample i alone; batches are small and sizes differ from each other, except where a row is about
-sizes that coincide.
+`take(batch, i)` gives sample i alone; batches are small and sizes differ from each other, except
+where a row is about sizes that coincide.
 """
 
 from __future__ import annotations
@@ -176,6 +176,11 @@ def embedding_padding_idx() -> Case:
 @case
 def embedding_one_token() -> Case:
     return plain(nn.Sequential(nn.Embedding(7, 4), nn.Linear(4, 3)), torch.randint(7, (5,)), 5)
+
+
+@case
+def embedding_sparse() -> Case:
+    return plain(nn.Sequential(nn.Embedding(7, 4, sparse=True), nn.Linear(4, 3)), tokens(5, 9), 5)
 
 
 @case
@@ -381,6 +386,7 @@ raw("merged_rows_batch_second", lambda m, x: (F.linear(x.transpose(0, 1).reshape
 raw("unused_parameter", lambda m, x: x @ m.w, 5, 4, w=(4, 2), nothing=(3,))
 raw("integer_one_hot", lambda m, x: F.one_hot(x.argmax(-1), 4).to(x.dtype) @ m.w, 5, 3, 4, w=(4, 2))
 raw("fourier", lambda m, x: torch.fft.rfft(x @ m.w).abs(), 5, 4, w=(4, 6))
+raw("complex_filter", lambda m, x: torch.fft.irfft(torch.fft.rfft(x @ m.w) * torch.view_as_complex(m.f), n=6), 5, 4, w=(4, 6), f=(4, 2))  # fmt: skip
 raw("cumulative", lambda m, x: torch.cumsum(x * m.a, 1), 5, 3, 4, a=(4,))
 raw("scaled_dot_product", lambda m, x: F.scaled_dot_product_attention(x @ m.q, x @ m.k, x @ m.v), 5, 6, 4, q=(4, 4), k=(4, 4), v=(4, 4))  # fmt: skip
 raw(

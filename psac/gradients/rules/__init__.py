@@ -1,8 +1,10 @@
-"""One rule per family of operations: (node, output gradients) -> contributions to the tensors it reads.
+"""One rule per family of operations: (node, output gradients) ->
+contributions to the tensors it reads.
 
-A rule is a function of an `Arrival`. It returns {input number: Contribution} for the inputs asked for, or None
-for a form that it does not know; those go to the generic rule, which is slower and never wrong.
-To add an operation: one function here or in a new file, one line in RULES, one row in the tests' table of cases.
+A rule is a function of an `Arrival`. It returns {input number: Contribution} for the inputs asked
+for, or None for a form that it does not know; those go to the generic rule, which is slower and
+never wrong. To add an operation: one function here or in a new file, one line in RULES, one row in
+the tests' table of cases.
 """
 
 from __future__ import annotations
@@ -35,7 +37,8 @@ RULES: dict[str, Rule] = {
 
 def contributions(arrival: Arrival) -> Contributions:
     """Every asked-for contribution, by the family's rule or by the generic one."""
-    rule = RULES.get(arrival.name)
+    is_complex = any(grad is not None and grad.is_complex() for grad in arrival.grads)
+    rule = None if is_complex else RULES.get(arrival.name)  # rules are written for real numbers
     with arrival.reading:
         found = (rule(arrival) if rule else None) or {}
     missing = [k for k in arrival.inputs if k not in found]

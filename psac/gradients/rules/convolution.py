@@ -1,6 +1,7 @@
 """Convolutions of 1 to 3 dimensions, with stride, padding, dilation, groups, and transposed ones.
 
-Five ways to the norms of per-sample weight gradients; which is cheapest depends on shapes (`choose`):
+Five ways to the norms of per-sample weight gradients; which is cheapest
+depends on shapes (`choose`):
 
     gram of pixels      <patch p, patch q> is a sum of shifted inner products of pixels: k^2 fewer products than patches
     gram of patches     the same from the unfolded input, where shifts do not line up
@@ -8,10 +9,11 @@ Five ways to the norms of per-sample weight gradients; which is cheapest depends
     unfolded products   one batched product with the unfolded input; kept
     grouped             one convolution with as many groups as samples; kept, or formed in slices
 
-Where gradients are kept, the weighted sum is a matrix-vector product; where not, one ordinary weight gradient.
+Where gradients are kept, the weighted sum is a matrix-vector product; where not, one
+ordinary weight gradient.
 
-Letters: n sample, h group, p output position, q padded pixel, c input channel of a group, r output channel of a group,
-l = c x kernel.
+Letters: n sample, h group, p output position, q padded pixel, c input channel of a group, r output
+channel of a group, l = c x kernel.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Any operation: the vector-Jacobian product of that one node, once per sample.
 
-The output gradient is masked to one sample at a time and pushed through the node; torch batches the masks where
-the operation knows how (vmap), else they go one after the other. Slow for large nodes, right for all that
-autograd can differentiate twice over the same graph.
+The output gradient is masked to one sample at a time and pushed through the node; torch batches the
+masks where the operation knows how (vmap), else they go one after the other. Slow for large nodes,
+right for all that autograd can differentiate twice over the same graph.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Matrix products: mm, addmm, bmm, baddbmm (nn.Linear, matmul, einsum, recurrent cells, attention projections).
+"""Matrix products: mm, addmm, bmm, baddbmm (nn.Linear, matmul, einsum, recurrent
+cells, attention projections).
 
 For y = x W the gradient of W is x^T g, a sum over the rows of a sample: an `Outer`.
 A bias that is added to all rows is a broadcast sum.
