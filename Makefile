@@ -40,6 +40,7 @@ check: setup  ## What must pass before a commit: lint, format, types, doctests, 
 
 bench: $(READY_BENCH)  ## Measure against ordinary training, Opacus and vmap
 	$(RUN) -m benchmarks
+	$(RUN) examples/check_a_model.py --readme
 
 clean:  ## Remove .venv, caches and build products
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis

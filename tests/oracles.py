@@ -1,5 +1,6 @@
-"""Slow, obvious versions of what the library computes: plain Python loops and plain
-autograd, no code of psac.
+"""Slow, obvious versions of what the library computes.
+
+Plain Python loops and plain autograd, no code of psac.
 
 A sample is taken out of a batch by the caller's `take(batch, i)`; its gradient is what
 `torch.autograd.grad` says for its own loss. That is the truth which every fast path is measured by.
@@ -48,7 +49,10 @@ def norms(gradients: list[dict[str, Tensor]]) -> Tensor:
 
 
 def psac_weight(norm: float, r: float = 0.1, bound: float = 1.0) -> float:
-    """The paper's weight as it is printed there, kept a millionth below what would reach the bound."""
+    """The paper's weight as it is printed there.
+
+    Kept a millionth below what would reach the bound.
+    """
     return min(bound / (norm + r / (norm + r)), bound * (1 - 1e-6) / max(norm, 1e-12))
 
 

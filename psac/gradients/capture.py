@@ -22,9 +22,8 @@ from .plan import Cluster, Plan, Tap
 from .rules import contributions
 from .rules.arrival import Arrival
 
-
-# What gradients that are kept may add to the memory of a step: a share of the
-# activations that it holds anyway.
+# What gradients that are kept may add to the memory of a step: a share of the activations that it
+# holds anyway.
 BUDGET_SHARE = 0.2
 MINIMAL_BUDGET = 4 * 2**20
 
@@ -91,7 +90,10 @@ class Captured:
         self.joints.append(joint)
 
     def join(self, others: Sequence[Captured]) -> None:
-        """Measures this and other unmeasured captures as one: gradients of the same sample add up."""
+        """Measures this and other unmeasured captures as one.
+
+        Gradients of the same sample add up.
+        """
         groups: list[tuple[set[str], list[Joint]]] = []
         for captured in (self, *others):
             for cluster in captured.plan.clusters:
@@ -100,10 +102,8 @@ class Captured:
                 }
                 if not uses:
                     continue
-                names, joints = (
-                    set(cluster.parameters),
-                    [Joint(captured.graph, cluster, uses, self.num_samples)],
-                )
+                names = set(cluster.parameters)
+                joints = [Joint(captured.graph, cluster, uses, self.num_samples)]
                 for group in [g for g in groups if g[0] & names]:
                     names, joints = names | group[0], group[1] + joints
                     groups.remove(group)
@@ -126,10 +126,10 @@ class Captured:
             joint.zero_samples(samples)
 
     def weighted_sums(self, weights: Tensor, out: Buffers = no_buffers) -> dict[str, Tensor]:
-        """Sum over samples of weights[n] * gradient[n], by parameter; parameters
-        without gradient are left out.
+        """Sum over samples of weights[n] * gradient[n], by parameter.
 
-        Consumes what was captured, so that memory is freed while sums are formed.
+        Parameters without gradient are left out. Consumes what was captured, so that memory is
+        freed while sums are formed.
         """
         sums: dict[str, Tensor] = {}
         with torch.no_grad():
@@ -140,9 +140,13 @@ class Captured:
 
 
 def capture(
-    graph: Graph, plan: Plan, roots: Sequence[Tensor], cotangents: Sequence[Tensor], num_samples: int,
+    graph: Graph,
+    plan: Plan,
+    roots: Sequence[Tensor],
+    cotangents: Sequence[Tensor],
+    num_samples: int,
     at_once: bool = True,
-) -> Captured:  # fmt: skip
+) -> Captured:
     """Backward from `roots` with the gradients `cotangents`, captured at the plan's taps.
 
     With `at_once=False` nothing is measured until `Captured.join`.
@@ -172,7 +176,7 @@ def capture(
 
 def gradients(
     graph: Graph, roots, cotangents, edges, retain_graph: bool
-) -> dict[tuple[int, int], Tensor]:  # type: ignore[no-untyped-def]
+) -> dict[tuple[int, int], Tensor]:
     """Gradients at the given edges, those that get any."""
     if not edges or not roots:
         return {}
@@ -188,7 +192,8 @@ def gradients(
         if "use_reentrant" not in str(error):
             raise
         raise OutsideTheTape(
-            "reentrant activation checkpointing hides its parameters from the graph. Use checkpoint(use_reentrant=False)."
+            "reentrant activation checkpointing hides its parameters from the graph. "
+            "Use checkpoint(use_reentrant=False)."
         ) from None
     pairs = zip(edges, found, strict=True)
     return {e: g.to_dense() if g.is_sparse else g for e, g in pairs if g is not None}
@@ -205,7 +210,10 @@ def capture_single(
 
 
 class Rows:
-    """Per-sample gradients by parameter, formed one by one: the loop over samples, or a batch of one."""
+    """Per-sample gradients by parameter, formed one by one.
+
+    From the loop over samples, or from a batch of one.
+    """
 
     def __init__(self, rows: dict[str, Tensor], num_samples: int):
         self.rows = {name: Dense(value) for name, value in rows.items()}

@@ -57,7 +57,8 @@ class Report:
 
     def __str__(self) -> str:
         lines = [
-            f"psac.check  {self.model}: {self.num_parameters:,} trainable parameters, {self.num_samples} samples"
+            f"psac.check  {self.model}: {self.num_parameters:,} trainable parameters, "
+            f"{self.num_samples} samples"
         ]
         lines += (
             table([("parameter", "shape", "rule", "norms by")] + [cells(row) for row in self.rows])
@@ -97,7 +98,10 @@ class Report:
 
 
 def check(model: nn.Module, loss_fn: LossFunction, batch: Any) -> Report:
-    """Tries the engine on one batch and reports; `loss_fn(model, batch)` returns the vector of per-sample losses."""
+    """Tries the engine on one batch and reports.
+
+    `loss_fn(model, batch)` returns the vector of per-sample losses.
+    """
     report = Report(model=type(model).__name__)
     try:
         parameters = trainable(model)
@@ -111,7 +115,7 @@ def check(model: nn.Module, loss_fn: LossFunction, batch: Any) -> Report:
         report.rows = rows_of(study, plan, captured, parameters)
         report.error = study.error
         report.seconds, report.peak_bytes = costs(study, plan, list(parameters.values()))
-    except Exception as error:  # the report says what happened, whatever it was
+    except Exception as error:  # noqa: BLE001 - the report says what happened, whatever it was
         report.way, report.reason = "refused", f"{type(error).__name__}: {error}"
     return report
 
@@ -120,7 +124,7 @@ def rows_of(
     study: Study, plan: Plan | None, captured: Any, parameters: dict[str, nn.Parameter]
 ) -> list[Row]:
     rules: dict[str, list[str]] = {name: [] for name in parameters}
-    methods = {name: "sample by sample" for name in parameters}
+    methods = dict.fromkeys(parameters, "sample by sample")
     if plan is not None and isinstance(captured, Captured):
         graph = study.graph
         for cluster in plan.clusters:
@@ -165,7 +169,7 @@ def costs(
             start = time.perf_counter()
             run()
             times[kind].append(time.perf_counter() - start)
-    return (min(times[0]), min(times[1])), (peaks if None not in peaks else None)  # type: ignore[return-value]
+    return (min(times[0]), min(times[1])), (peaks if None not in peaks else None)
 
 
 def peak_of(run: Callable[[], None]) -> int | None:

@@ -4,9 +4,11 @@ The per-sample gradient of a parameter is the sum of what arrives through all it
 embedding and head, a cell that runs T times, two forwards in one backward, three slices of one
 packed weight. Norms are those of the sum:
 
-    same parameter, every use holds it whole   joined in the parameter's own space, cross terms included
+    same parameter, every use holds it whole   joined in the parameter's own space, cross terms
+                                               included
     slices that do not overlap                 squared norms add
-    anything else (weight norm, ...)           per-sample gradients of the sources, pulled back to the parameters
+    anything else (weight norm, ...)           per-sample gradients of the sources, pulled back to
+                                               the parameters
 """
 
 from __future__ import annotations
@@ -22,7 +24,6 @@ from .contributions import Budget, Contribution, Dense, Lookup, Outer, slices, s
 from .graph import Edge, Graph
 from .plan import TRANSPOSES, WHOLE, Cluster
 from .rules.generic import pull_back
-
 
 # Where a sum may be written: name -> a tensor of the parameter's shape, or None for a new one.
 Buffers = Callable[[str], Tensor | None]
@@ -116,7 +117,10 @@ class Joint:
         return self._pull({edge: part.weighted_sum(weights) for edge, part in self.parts.items()})
 
     def _pull(self, sums: Mapping[Edge, Tensor]) -> dict[str, Tensor]:
-        """From sums over the sources to sums over the parameters, past casts, whose rounding is not wanted."""
+        """From sums over the sources to sums over the parameters.
+
+        Past casts, whose rounding is not wanted.
+        """
         total: dict[str, Tensor] = {}
         for edge, value in sums.items():
             below, value = self._past_whole(edge, value)
@@ -127,9 +131,12 @@ class Joint:
                 names = list(self.leaves)
                 targets = [self.graph.edge((leaf, 0)) for leaf in self.leaves.values()]
                 pulled = torch.autograd.grad(
-                    [self.graph.edge(below)], targets, [self._like_source(below, value)],
-                    retain_graph=True, allow_unused=True,
-                )  # fmt: skip
+                    [self.graph.edge(below)],
+                    targets,
+                    [self._like_source(below, value)],
+                    retain_graph=True,
+                    allow_unused=True,
+                )
             for name, grad in zip(names, pulled, strict=True):
                 if grad is not None:
                     total[name] = total[name] + grad if name in total else grad
@@ -219,7 +226,7 @@ class Sum:
             total = total + part.weighted_sum(weights)
         return total
 
-    def dense(self, samples: slice = slice(None)) -> Tensor:
+    def dense(self, samples: slice | Tensor = slice(None)) -> Tensor:
         total = self.parts[0].dense(samples)
         for part in self.parts[1:]:
             total = total + part.dense(samples)
@@ -237,7 +244,10 @@ def in_parameter_space(part: Contribution, way: str) -> Contribution:
 
 
 def joined(parts: Sequence[Contribution]) -> Contribution:
-    """One contribution for several to the same tensor: side by side along positions where they are alike."""
+    """One contribution for several to the same tensor.
+
+    Side by side along positions where they are alike.
+    """
     alike: dict[object, list[Contribution]] = defaultdict(list)
     for part in parts:
         alike[(type(part), part.left.shape[1]) if isinstance(part, Outer) else type(part)].append(

@@ -1,7 +1,7 @@
-"""What one operation adds to the per-sample gradients of one tensor, without forming
-them where that is dearer.
+"""What one operation adds to the per-sample gradients of one tensor.
 
-A contribution stands for n gradients of the shape of a weight, and answers three questions:
+A contribution stands for n gradients of the shape of a weight, without forming them where that is
+dearer, and answers three questions:
 
     norms_squared(budget)  [n]         the squared norm of each sample's gradient
     weighted_sum(w)      weight shape  sum over samples of w[n] * gradient[n]
@@ -26,8 +26,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-# How many bytes a temporary may take; per-sample gradients and Gram matrices are
-# formed in slices below it.
+# How many bytes a temporary may take; per-sample gradients and Gram matrices are formed in slices
+# below it.
 TEMPORARY_BYTES = 64 * 2**20
 # A buffer that stays in the cache while rows are scaled and multiplied.
 SCRATCH_BYTES = 4 * 2**20
@@ -71,12 +71,11 @@ def slices(total: int, bytes_each: int, limit: int = TEMPORARY_BYTES) -> list[sl
 
 
 class Budget:
-    """Memory for gradients that are kept in one backward: so many bytes, from
-    `spare` buffers of earlier ones.
+    """Memory for gradients that are kept in one backward.
 
-    Buffers go back with `give_back`; new memory costs more time than what is written into it.
-    The budget also remembers the Gram matrices of inputs that several operations read (query,
-    key and value of attention).
+    So many bytes, from `spare` buffers of earlier ones. Buffers go back with `give_back`; new
+    memory costs more time than what is written into it. The budget also remembers the Gram matrices
+    of inputs that several operations read (query, key and value of attention).
     """
 
     def __init__(self, num_bytes: int, spare: list[Tensor] | None = None):
@@ -114,10 +113,8 @@ class Budget:
     def gram(self, inputs_nhpl: Tensor) -> Tensor:
         key = (inputs_nhpl.data_ptr(), inputs_nhpl.shape, inputs_nhpl.stride())
         if key not in self._grams:
-            self._grams[key] = (
-                inputs_nhpl,
-                gram(inputs_nhpl),
-            )  # the tensor is held, so that its address stays its own
+            # the tensor is held, so that its address stays its own
+            self._grams[key] = (inputs_nhpl, gram(inputs_nhpl))
         return self._grams[key][1]
 
 
@@ -147,7 +144,10 @@ class Dense:
 
 
 class Outer:
-    """gradient[n, h] = sum over p of left[n, h, p, :] x right[n, h, p, :], of shape [h, l, r] (h dropped if 1)."""
+    """gradient[n, h] = sum over p of left[n, h, p, :] x right[n, h, p, :].
+
+    Of shape [h, l, r] (h dropped if 1).
+    """
 
     def __init__(
         self,
@@ -178,10 +178,8 @@ class Outer:
         if p == 1:
             self.method = "product of norms"
             return (row_squares(self.left) * row_squares(self.right)).sum((1, 2))
-        size, cheapest = (
-            n * h * l * r * self.left.element_size(),
-            min(cost_of_gram(p, l, r), cost_of_forming(p, l, r)),
-        )
+        size = n * h * l * r * self.left.element_size()
+        cheapest = min(cost_of_gram(p, l, r), cost_of_forming(p, l, r))
         if cost_of_keeping(p, l, r) <= cheapest and budget.allows(size):
             self.method = "instantiated"
             left, right = wide(self.left), wide(self.right)
@@ -217,7 +215,10 @@ class Outer:
 
     @staticmethod
     def guarded(norms: Tensor, mass: Tensor, directly: Callable[[Tensor], Tensor]) -> Tensor:
-        """A Gram sum that cancels almost wholly has lost its digits: those samples are formed directly."""
+        """A Gram sum that cancels almost wholly has lost its digits.
+
+        Those samples are formed directly.
+        """
         weak = (norms < CANCELLATION * mass).nonzero().flatten()
         for part in weak.split(16) if len(weak) else ():
             norms[part] = directly(part)
@@ -240,7 +241,10 @@ class Outer:
     def _in_blocks(
         left_npl: Tensor, right_npr: Tensor, weights: Tensor, out: Tensor | None
     ) -> Tensor:
-        """One matrix product over all rows, the narrower side scaled block by block in a buffer that is reused."""
+        """One matrix product over all rows.
+
+        The narrower side is scaled block by block in a buffer that is reused.
+        """
         outside = not left_npl.is_contiguous() and left_npl.transpose(0, 1).is_contiguous()
         (n, p, l), r = left_npl.shape, right_npr.shape[-1]
         order = (
@@ -251,13 +255,8 @@ class Outer:
         left, right = order(left_npl), order(right_npr)
         factor = weights.repeat(p) if outside else weights.repeat_interleave(p)
         total = left.new_empty(l, r) if out is None or out.dtype != left.dtype else out.view(l, r)
-        for k, s in enumerate(
-            slices(
-                n * p,
-                4 * min(l, r),
-                SCRATCH_BYTES if left.device.type == "cpu" else TEMPORARY_BYTES,
-            )
-        ):
+        limit = SCRATCH_BYTES if left.device.type == "cpu" else TEMPORARY_BYTES
+        for k, s in enumerate(slices(n * p, 4 * min(l, r), limit)):
             a, b = left[s], right[s]
             if l < r:
                 a = torch.mul(a, factor[s].unsqueeze(1), out=scratch(a))
@@ -275,14 +274,18 @@ class Outer:
 
     def zero_samples(self, samples: Tensor) -> None:
         if self.kept is not None:
-            return self.kept.zero_samples(samples)
+            self.kept.zero_samples(samples)
+            return
         self.left, self.right = self.left.clone(), self.right.clone()
         self.left[samples] = 0
         self.right[samples] = 0
 
 
 class Lookup:
-    """gradient[n, index[n, p], :] += values[n, p, :], of shape [rows, r]; an index of -1 adds nothing."""
+    """gradient[n, index[n, p], :] += values[n, p, :], of shape [rows, r].
+
+    An index of -1 adds nothing.
+    """
 
     method = "unique rows"
 
@@ -308,8 +311,10 @@ class Lookup:
 
     def weighted_sum(self, weights: Tensor, out: Tensor | None = None) -> Tensor:
         values = self.values * weights.to(self.values.dtype).view(-1, 1, 1)
-        fresh = out is None or out.dtype != values.dtype
-        total = values.new_zeros(self.num_rows, values.shape[-1]) if fresh else out.zero_()
+        if out is None or out.dtype != values.dtype:
+            total = values.new_zeros(self.num_rows, values.shape[-1])
+        else:
+            total = out.zero_()
         return total.index_add_(0, self.index.clamp(min=0).flatten(), values.flatten(0, 1))
 
     def dense(self, samples: slice | Tensor = slice(None)) -> Tensor:
@@ -340,7 +345,10 @@ _buffers = threading.local()
 
 
 def scratch(like: Tensor) -> Tensor:
-    """A tensor of the same shape for a result that is used at once; the next call may give the same memory again."""
+    """A tensor of the same shape for a result that is used at once.
+
+    The next call may give the same memory again.
+    """
     size = like.numel()
     buffer = getattr(_buffers, "flat", None)
     if (
@@ -354,21 +362,23 @@ def scratch(like: Tensor) -> Tensor:
 
 
 def drop_zero_rows(left_nhpl: Tensor, right_nhpr: Tensor) -> tuple[Tensor, Tensor]:
-    """Leaves out positions whose output gradient is zero (padding); exact, and worth it from a quarter on."""
+    """Leaves out positions whose output gradient is zero (padding).
+
+    Exact, and worth it from a quarter on.
+    """
     n, h, p, _ = right_nhpr.shape
     if h != 1 or p < 8:
         return left_nhpl, right_nhpr
     left, right = left_nhpl.squeeze(1), right_nhpr.squeeze(1)
-    if (
-        int((right[..., :4] != 0).any(-1).sum(1).max()) > 0.75 * p
-    ):  # a few features tell that most are alive
+    # a few features tell that most are alive
+    if int((right[..., :4] != 0).any(-1).sum(1).max()) > 0.75 * p:
         return left_nhpl, right_nhpr
     alive_np = (right != 0).any(-1)
     longest = max(1, int(alive_np.sum(1).max()))
     if longest > 0.75 * p:
         return left_nhpl, right_nhpr
-    # Positions that stand in for a shorter sample have zero output gradient
-    # themselves: they add nothing.
+    # Positions that stand in for a shorter sample have zero output gradient themselves: they add
+    # nothing.
     first = alive_np.to(torch.uint8).sort(dim=1, descending=True, stable=True).indices[:, :longest]
     if not (left.is_contiguous() and right.is_contiguous()):
         picked = (

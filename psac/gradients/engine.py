@@ -1,10 +1,10 @@
-"""The engine on a user's own model: hooks that leave the model as it is and turn
-`loss.backward()` into a private sum.
+"""The engine on a user's own model: hooks that turn `loss.backward()` into a private sum.
 
     engine = Engine(model, clipping=psac.PSAC())
     with engine:                                 # or engine.attach() ... engine.detach()
         F.cross_entropy(model(x), y).backward()  # as often as there are physical batches
-        sums = engine.collect()                  # name -> sum over samples of weight * gradient; noise comes next
+        sums = engine.collect()                  # name -> sum over samples of weight * gradient
+                                                 # noise comes next
 
 How. When the model's forward returns, its outputs are handed on through a `Boundary`, cut off from
 the graph inside. When their gradients come back, the engine runs the inner backward itself, as far
@@ -54,7 +54,10 @@ class Engine:
         batch_dim: int = 0,
         method: Literal["auto", "loop"] = "auto",
     ):
-        """`loss_reduction`: how the user's loss reduces over the batch. `batch_dim`: where samples are in inputs."""
+        """`loss_reduction`: how the user's loss reduces over the batch.
+
+        `batch_dim`: where samples are in inputs.
+        """
         if loss_reduction not in ("mean", "sum"):
             raise ValueError(f"loss_reduction {loss_reduction!r} is unknown. Known: 'mean', 'sum'.")
         if method not in ("auto", "loop"):
@@ -71,9 +74,8 @@ class Engine:
         self._open: weakref.WeakSet[Call] = weakref.WeakSet()  # forwards whose backward may come
         self._pending: list[Captured | Rows] = []
         self._backward = -1  # number of the backward that is pending
-        self.silent = (
-            False  # hooks do nothing: a forward is being repeated, or studied by plain functions
-        )
+        # hooks do nothing: a forward is being repeated, or studied by plain functions
+        self.silent = False
 
     # Life of the hooks
     def attach(self) -> Engine:
@@ -117,7 +119,10 @@ class Engine:
 
     # What the user gets
     def collect(self) -> dict[str, Tensor]:
-        """The sums since the last collect, by parameter name, zeros included; the engine starts anew."""
+        """The sums since the last collect, by parameter name, zeros included.
+
+        The engine starts anew.
+        """
         sums = {
             name: self._sums[name] if name in self._sums else torch.zeros_like(p)
             for name, p in self.parameters.items()
@@ -175,7 +180,10 @@ class Engine:
             self._refuse_changes(changed)
 
     def _refuse_strangers(self, call: Call) -> None:
-        """A leaf of the graph that is the model's own and not known is a parameter that came later."""
+        """Raises for a parameter that came later.
+
+        It shows as a leaf of the graph that is the model's own and not known.
+        """
         if not call.graph.foreign:
             return
         leaves = {id(call.graph.nodes[number].variable) for number in call.graph.foreign}
@@ -185,16 +193,17 @@ class Engine:
 
     def _refuse_changes(self, names: list[str]) -> None:
         raise PrivacyError(
-            f"parameters changed requires_grad, or were exchanged, after the engine was attached: {sorted(names)}. "
-            "Detach it first and attach it again."
+            "parameters changed requires_grad, or were exchanged, after the engine was attached: "
+            f"{sorted(names)}. Detach it first and attach it again."
         )
 
     def _outside(self, parameter: Tensor, name: str) -> None:
         parameter.grad = None
         raise OutsideTheTape(
-            f"a gradient reached parameter '{name}' outside the model's own forward (a submodule called directly, a "
-            "regulariser on weights, reentrant checkpointing, or a model object that hides its outputs), so it is "
-            "not clipped. Compute everything that uses parameters inside model.forward; use weight_decay of the optimizer."
+            f"a gradient reached parameter '{name}' outside the model's own forward (a submodule "
+            "called directly, a regulariser on weights, reentrant checkpointing, or a model object "
+            "that hides its outputs), so it is not clipped. Compute everything that uses "
+            "parameters inside model.forward; use weight_decay of the optimizer."
         )
 
     # The end of a backward
@@ -233,7 +242,10 @@ class Engine:
         self.num_samples += n
 
     def _buffer(self, name: str) -> Tensor | None:
-        """The sum handed out by the last collect, if nobody holds it any more: its memory is warm."""
+        """The sum handed out by the last collect, if nobody holds it any more.
+
+        Its memory is warm.
+        """
         spare = self._spare.pop(name, None)
         if (
             name in self._sums
@@ -266,7 +278,8 @@ class Call:
     def backward(self, grads: Sequence[Tensor | None]) -> list[Tensor | None]:
         if not self.roots:
             raise OutsideTheTape(
-                "a second backward through the same forward: its samples would count twice. Run the forward again."
+                "a second backward through the same forward: its samples would count twice. "
+                "Run the forward again."
             )
         n = self.num_samples()
         if n == 0:
@@ -341,7 +354,10 @@ class Call:
         return plan_or_none(self.graph, forward, grads, self._scalar_share(n))
 
     def _forwards(self, n: int) -> Iterator[Forward]:
-        """The forward, for each way to find its samples in the inputs that fits the stated batch dimension."""
+        """The forward, for each way to find its samples in the inputs.
+
+        Only ways that fit the stated batch dimension.
+        """
         for reading in Batch.readings((self.args, self.kwargs), n):
             if reading.axes[0] in (None, self.engine.batch_dim):
                 yield Forward(self.engine.model, self.engine.names, self._run, reading)
@@ -355,7 +371,7 @@ class Call:
         return list({id(t): t for t in trees.tensors(output) if t.requires_grad}.values())
 
     @contextlib.contextmanager
-    def _again(self):  # type: ignore[no-untyped-def]
+    def _again(self) -> Iterator[None]:
         """The state that the forward ran in: hooks silent, autocast as it was."""
         with silenced(self.engine.model), contextlib.ExitStack() as stack:
             for device, enabled, dtype in self.autocast:
@@ -377,7 +393,8 @@ class Boundary(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         if torch.is_grad_enabled():
             raise PrivacyError(
-                "backward(create_graph=True): second derivatives of a private model are not supported."
+                "backward(create_graph=True): second derivatives of a private model "
+                "are not supported."
             )
         return None, None, *ctx.call.backward(grads)
 
@@ -397,8 +414,8 @@ def together(parts: Sequence[Captured | Rows]) -> Captured | Rows:
         return first
     if {part.num_samples for part in parts} != {first.num_samples}:
         raise PrivacyError(
-            f"one backward joins forwards of {sorted({p.num_samples for p in parts})} samples; they must be the same "
-            "samples. Call backward for each."
+            f"one backward joins forwards of {sorted({p.num_samples for p in parts})} samples; "
+            "they must be the same samples. Call backward for each."
         )
     if all(isinstance(part, Captured) for part in parts):
         assert not any(part.at_once for part in parts), "a measured capture cannot be joined"  # type: ignore[union-attr]

@@ -20,7 +20,10 @@ class OutsideTheTape(PrivacyError):
 
 
 class CannotAssign(Exception):
-    """Internal: rows of this model cannot be assigned to samples by a plan; the loop over samples serves."""
+    """Internal: rows of this model cannot be assigned to samples by a plan.
+
+    The loop over samples serves.
+    """
 
 
 class SlowPathWarning(UserWarning):
@@ -29,7 +32,8 @@ class SlowPathWarning(UserWarning):
 
 def announce(model: nn.Module, reason: object) -> None:
     warnings.warn(
-        f"{type(model).__name__}: {reason}. Every sample is computed alone, which is exact and slow.",
+        f"{type(model).__name__}: {reason}. "
+        "Every sample is computed alone, which is exact and slow.",
         SlowPathWarning,
         stacklevel=3,
     )

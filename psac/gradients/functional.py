@@ -187,7 +187,7 @@ def vector(losses: Any) -> Tensor:
             else type(losses).__name__
         )
         raise ValueError(
-            f"loss_fn returned {given}; it must return one loss per sample, a tensor of shape [n]. Use "
-            "reduction='none' and reduce every dimension but the batch's."
+            f"loss_fn returned {given}; it must return one loss per sample, a tensor of shape [n]. "
+            "Use reduction='none' and reduce every dimension but the batch's."
         )
     return losses

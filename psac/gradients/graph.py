@@ -14,7 +14,7 @@ parameter is data or a foreign leaf.
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,7 +55,7 @@ class Graph:
         return len(self.nodes[number]._input_metadata)
 
 
-name_of = operator.methodcaller("name")
+name_of: Callable[[Node], str] = operator.methodcaller("name")
 
 
 def trace(roots: Sequence[Tensor], parameter_names: Mapping[int, str]) -> Graph:

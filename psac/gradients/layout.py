@@ -11,7 +11,8 @@ A batch of n samples lives in one dimension of a tensor, alone or merged with po
 for tensors of the same layout, so that inputs and output gradients stay aligned.
 
 >>> import torch
->>> rows = torch.tensor([[0.0], [1.0], [0.1], [1.1]])      # two positions of two samples, positions outside
+>>> # two positions of two samples, positions outside
+>>> rows = torch.tensor([[0.0], [1.0], [0.1], [1.1]])
 >>> Layout(dim=0, inner=1).samples_first(rows, 2)[:, :, 0]
 tensor([[0.0000, 0.1000],
         [1.0000, 1.1000]])
@@ -27,7 +28,10 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Layout:
-    """One dimension of a tensor holds a * n * c entries, a from outside and c = `inner` from inside the sample."""
+    """One dimension of a tensor holds a * n * c entries.
+
+    a from outside and c = `inner` from inside the sample.
+    """
 
     dim: int
     inner: int | None = None
@@ -54,7 +58,8 @@ class Layout:
         inner = positions if self.inner is None else self.inner
         if positions * num_samples != size or inner == 0 or positions % inner:
             raise ValueError(
-                f"dimension {self.dim} has {size} entries, which {num_samples} samples do not share evenly"
+                f"dimension {self.dim} has {size} entries, "
+                f"which {num_samples} samples do not share evenly"
             )
         return positions // inner, inner
 
@@ -81,7 +86,8 @@ def find(full: Sequence[int], part: Sequence[int], num_full: int, num_part: int)
     (dim, *others) = grown
     if others or full[dim] * num_part != part[dim] * num_full:
         raise ValueError(
-            f"shape {list(full)} for {num_full} samples becomes {list(part)} for {num_part}: not in proportion"
+            f"shape {list(full)} for {num_full} samples becomes {list(part)} for {num_part}: "
+            "not in proportion"
         )
     return dim
 

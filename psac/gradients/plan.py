@@ -1,5 +1,6 @@
-"""From two graphs of the same forward to a plan: which node reads which parameters,
-and where its samples are.
+"""From two graphs of the same forward to a plan.
+
+A plan says which node reads which parameters, and where its samples are.
 
 Words. A tensor is *batched* if its shape grows with the number of samples. A *tap* is a node
 with a batched output that reads an unbatched tensor made of parameters: there, and only there,
@@ -29,10 +30,28 @@ from .layout import Layout
 
 # Backward nodes that move, copy or cast the entries of one tensor and change no norm.
 ISOMETRIES = frozenset(
-    "TBackward0 TransposeBackward0 PermuteBackward0 ViewBackward0 UnsafeViewBackward0 ReshapeAliasBackward0 "
-    "UnsqueezeBackward0 SqueezeBackward0 SqueezeBackward1 SqueezeBackward2 AliasBackward0 CloneBackward0 "
-    "ToCopyBackward0 SliceBackward0 SelectBackward0 SplitBackward0 SplitWithSizesBackward0 ChunkBackward0 "
-    "UnbindBackward0 NarrowBackward0".split()
+    {
+        "TBackward0",
+        "TransposeBackward0",
+        "PermuteBackward0",
+        "ViewBackward0",
+        "UnsafeViewBackward0",
+        "ReshapeAliasBackward0",
+        "UnsqueezeBackward0",
+        "SqueezeBackward0",
+        "SqueezeBackward1",
+        "SqueezeBackward2",
+        "AliasBackward0",
+        "CloneBackward0",
+        "ToCopyBackward0",
+        "SliceBackward0",
+        "SelectBackward0",
+        "SplitBackward0",
+        "SplitWithSizesBackward0",
+        "ChunkBackward0",
+        "UnbindBackward0",
+        "NarrowBackward0",
+    }
 )
 TRANSPOSES = frozenset({"TBackward0", "TransposeBackward0"})
 WHOLE = TRANSPOSES | {"ToCopyBackward0", "AliasBackward0", "CloneBackward0"}
@@ -44,15 +63,17 @@ class Tap:
 
     number: int
     inputs: dict[int, Edge]
-    layouts: tuple[
-        Layout | None, ...
-    ]  # by output; None where there are no samples, or none were seen yet
+    # by output; None where there are no samples, or none were seen yet
+    layouts: tuple[Layout | None, ...]
     terminal: bool  # no tap lies below it, so that backward does not run it by itself
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """Parameters whose per-sample gradients are one sum over `sources`; `way` says how a source holds them."""
+    """Parameters whose per-sample gradients are one sum over `sources`.
+
+    `ways` says how a source holds them.
+    """
 
     parameters: tuple[str, ...]
     sources: tuple[Edge, ...]
@@ -67,12 +88,10 @@ class Plan:
     clusters: tuple[Cluster, ...]
     unused: tuple[str, ...]  # private parameters that the forward did not touch
     spare: list[Tensor] = field(default_factory=list)  # buffers for kept gradients
-    activation_bytes: int = (
-        0  # inputs and output gradients of all taps, as of the largest batch so far
-    )
-    methods: dict[tuple[str, ...], str] = field(
-        default_factory=dict
-    )  # what the rules chose, for `check`
+    # inputs and output gradients of all taps, as of the largest batch so far
+    activation_bytes: int = 0
+    # what the rules chose, for `check`
+    methods: dict[tuple[str, ...], str] = field(default_factory=dict)
 
 
 class Draft:
@@ -113,7 +132,10 @@ class Draft:
         return any(dim is not None for dim in self.dims[number])
 
     def frontier(self) -> list[Edge]:
-        """The highest batched tensors: outputs of the model, or what a reduced loss was reduced from."""
+        """The highest batched tensors.
+
+        Outputs of the model, or what a reduced loss was reduced from.
+        """
         found: dict[Edge, None] = {}
         seen: set[Edge] = set()
         stack = list(self.full.roots)
@@ -126,8 +148,9 @@ class Draft:
                 found[edge] = None
             elif edge[0] in self.full.parameters:
                 raise NotIsolated(
-                    f"parameter '{self.full.parameters[edge[0]]}' enters the loss without any sample (a regulariser?), "
-                    "so its gradient belongs to no sample. Use the optimizer's weight_decay instead."
+                    f"parameter '{self.full.parameters[edge[0]]}' enters the loss without any "
+                    "sample (a regulariser?), so its gradient belongs to no sample. "
+                    "Use the optimizer's weight_decay instead."
                 )
             else:
                 stack.extend(child for child in self.full.children[edge[0]] if child[0] >= 0)
@@ -148,8 +171,9 @@ class Draft:
                         and holds_batched[child]
                     ):
                         raise NotIsolated(
-                            f"{self.full.names[child]} makes one tensor of all samples, which {self.full.names[number]} "
-                            f"uses again: samples leak into each other, on the way to {sample_of(self.reach[child])}."
+                            f"{self.full.names[child]} makes one tensor of all samples, which "
+                            f"{self.full.names[number]} uses again: samples leak into each other, "
+                            f"on the way to {sample_of(self.reach[child])}."
                         )
 
     def _uses(self) -> dict[int, dict[int, Edge]]:

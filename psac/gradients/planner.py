@@ -7,8 +7,8 @@ sample's factor, else samples leak into each other).
 
 Proof, on the first batch of a plan: the forward is repeated without randomness, for the whole
 batch by the engine and for a few samples alone by plain autograd. Outputs, norms and directions
-must agree, or `NotIsolated` is raised and training does not start. Together this costs
-about two ordinary steps.
+must agree, or `NotIsolated` is raised and training does not start. Together this costs about two
+ordinary steps.
 """
 
 from __future__ import annotations
@@ -69,7 +69,10 @@ class Repeated(NamedTuple):
 
 
 def find_plan(full: Graph, forward: Forward) -> Plan:
-    """A plan for this graph; CannotAssign if its rows have no fixed place, NotIsolated if samples mix."""
+    """A plan for this graph.
+
+    CannotAssign if its rows have no fixed place, NotIsolated if samples mix.
+    """
     draft, found = find_layouts(full, forward, 3 if forward.num_samples != 3 else 4)
     for more in (4, 5, 7):  # sizes without a common factor tell apart what one size leaves open
         if all(len(possible) == 1 for possible in found.values()):
@@ -85,7 +88,10 @@ def find_plan(full: Graph, forward: Forward) -> Plan:
 
 
 def decided(draft: Draft, edge: Edge, possible: list[Layout]) -> Layout | None:
-    """None for a tensor whose gradient was zero in every probe: its layout is asked for when one arrives."""
+    """None for a tensor whose gradient was zero in every probe.
+
+    Its layout is asked for when one arrives.
+    """
     if len(possible) == 1:
         return possible[0]
     return None
@@ -112,7 +118,10 @@ def find_layouts(
 def probe(
     draft: Draft, tops: dict[Edge, Layout]
 ) -> tuple[dict[Edge, Tensor], dict[Edge, Tensor], Tensor]:
-    """Gradients at the taps for random output gradients, and for the same times one factor per sample."""
+    """Gradients at the taps for random output gradients.
+
+    And for the same times one factor per sample.
+    """
     graph, n = draft.part, draft.num_part
     factors = 2.0 ** torch.arange(n)
     generator = torch.Generator().manual_seed(0)
@@ -142,7 +151,10 @@ def probe(
 def plan_or_none(
     full: Graph, forward: Forward, cotangents: Sequence[Tensor | None], scalar_share: float
 ) -> tuple[Plan | None, float | str]:
-    """A proved plan and its error, or None and why only the loop over samples serves, whose isolation is proved."""
+    """A proved plan and its error, or None and why only the loop over samples serves.
+
+    The isolation of that loop is proved then.
+    """
     try:
         plan = find_plan(full, forward)
         return plan, prove(plan, forward, cotangents, scalar_share)
@@ -169,11 +181,10 @@ def first_that_fits(
 def prove(
     plan: Plan, forward: Forward, cotangents: Sequence[Tensor | None], scalar_share: float
 ) -> float:
-    """The engine's per-sample gradients against plain autograd on samples alone; returns
-    the worst relative error.
+    """The engine's per-sample gradients against plain autograd on samples alone.
 
-    `scalar_share` is what one sample has in a loss that the forward reduced by itself:
-    1/n for a mean, 1 for a sum.
+    Returns the worst relative error. `scalar_share` is what one sample has in a loss that the
+    forward reduced by itself: 1/n for a mean, 1 for a sum.
     """
     n = forward.num_samples
     roots, graph, buffers = forward.again(range(n))
@@ -205,8 +216,9 @@ def prove(
         error = abs(norm - float(norms[sample])) / max(norm, 1e-3 * scale, 1e-12)
         if not error <= tolerance:
             raise NotIsolated(
-                f"sample {sample} has a gradient of norm {float(norms[sample]):.6g} in the batch and {norm:.6g} alone: "
-                "it depends on the other samples, or the loss is not a mean or sum over samples."
+                f"sample {sample} has a gradient of norm {float(norms[sample]):.6g} in the batch "
+                f"and {norm:.6g} alone: it depends on the other samples, or the loss is not a mean "
+                "or sum over samples."
             )
         worst = max(worst, error)
         for name, grad in loop.items():
@@ -222,14 +234,18 @@ def prove(
         error = float((sums.get(name, torch.zeros_like(grad)) - grad).norm()) / max(size, 1e-12)
         if not error <= tolerance:
             raise NotIsolated(
-                f"the gradient of '{name}' in the batch is not that of the samples alone (off by {error:.1%})"
+                f"the gradient of '{name}' in the batch is not that of the samples alone "
+                f"(off by {error:.1%})"
             )
         worst = max(worst, error)
     return worst
 
 
 def prove_isolation(forward: Forward, scalar_share: float) -> None:
-    """For the loop over samples: what the batch gives a sample is what it gets alone, and reduced losses add up."""
+    """For the loop over samples: what the batch gives a sample is what it gets alone.
+
+    And reduced losses add up.
+    """
     n = forward.num_samples
     roots, _, buffers = forward.again(range(n))
     sums = [0.0] * len(roots)
@@ -248,12 +264,16 @@ def prove_isolation(forward: Forward, scalar_share: float) -> None:
 
 
 def refuse_statistics(first: dict[str, Tensor], second: dict[str, Tensor]) -> None:
-    """Buffers that two forwards on different samples leave different are computed from private samples."""
+    """Raises for buffers that two forwards on different samples leave different.
+
+    Those are computed from private samples.
+    """
     for name, buffer in first.items():
         if name in second and not torch.equal(buffer, second[name]):
             raise PrivacyError(
-                f"the forward writes values computed from its samples into the buffer '{name}' (running statistics?), "
-                "which would be released without noise. Switch that off (track_running_stats=False, momentum updates)."
+                f"the forward writes values computed from its samples into the buffer '{name}' "
+                "(running statistics?), which would be released without noise. Switch that off "
+                "(track_running_stats=False, momentum updates)."
             )
 
 
@@ -266,7 +286,10 @@ def share(
     scalar_share: float,
     tolerance: float,
 ) -> Tensor:
-    """The part of an output gradient that belongs to one sample; its output must be the same alone."""
+    """The part of an output gradient that belongs to one sample.
+
+    Its output must be the same alone.
+    """
     dim = find(root.shape, alone.shape, n, 1)
     if dim is None:
         return cotangent * scalar_share
@@ -276,7 +299,7 @@ def share(
     difference = float((together - alone.detach()).abs().max()) if together.numel() else 0.0
     if difference > 10 * tolerance * max(float(alone.detach().abs().max()), 1e-6):
         raise NotIsolated(
-            f"the output of sample {sample} differs by {difference:.3g} when it is alone in the batch: "
-            "samples leak into each other in the forward."
+            f"the output of sample {sample} differs by {difference:.3g} when it is alone in the "
+            "batch: samples leak into each other in the forward."
         )
     return cotangent.index_select(dim, rows)

@@ -1,5 +1,6 @@
-"""Trees of tensors (tuples, lists, mappings, dataclasses, packed
-sequences) and the samples in them.
+"""Trees of tensors and the samples in them.
+
+Trees are tuples, lists, mappings, dataclasses, packed sequences.
 
 `Batch` finds which dimension of each tensor holds the samples and takes some of them out, so that a
 forward can be repeated for a few samples alone. A dimension is a sample dimension because it has as
@@ -23,7 +24,10 @@ _READINGS = 12  # ambiguous trees are rare; more readings than this are not trie
 
 
 def map_tensors(tree: Any, function: Callable[[Any], Any]) -> Any:
-    """A copy of the tree with `function` applied to each tensor and packed sequence; other leaves are kept."""
+    """A copy of the tree with `function` applied to each tensor and packed sequence.
+
+    Other leaves are kept.
+    """
     if isinstance(tree, (Tensor, PackedSequence)):
         return function(tree)
     if isinstance(tree, Mapping):
@@ -68,7 +72,7 @@ def axes_of(leaf: Tensor | PackedSequence, num_samples: int) -> list[Axis]:
     if isinstance(leaf, PackedSequence):
         return [0] if int(leaf.batch_sizes[0]) == num_samples else [None]
     fitting: list[Axis] = [d for d in range(leaf.dim()) if leaf.shape[d] == num_samples]
-    likely = [d for d in fitting if d in (0, 1)]
+    likely: list[Axis] = [d for d in fitting if d in (0, 1)]
     if len(fitting) > 1 and leaf.dim() == 2:
         return [*fitting, None]
     return likely or fitting or [None]

@@ -3,9 +3,11 @@
 Inside `sandbox(model)`
 - buffers are copies, so running statistics and counters stay as they were;
 - the random generators of torch are restored afterwards;
-- random operations give constants (dropout keeps everything, normal draws are zero), so that a sample alone and
-  the same sample in a batch see the same network. This happens below autograd: the graph keeps its shape;
-- with `perturb`, parameters are copies moved a little, so that weights that start at zero hide nothing.
+- random operations give constants (dropout keeps everything, normal draws are zero), so that a
+  sample alone and the same sample in a batch see the same network. This happens below autograd:
+  the graph keeps its shape;
+- with `perturb`, parameters are copies moved a little, so that weights that start at zero hide
+  nothing.
 """
 
 from __future__ import annotations

@@ -41,7 +41,8 @@ def test_one_sample_never_adds_more_than_the_bound(name):
     torch.manual_seed(0)
     model, batch, loss_fn, take, n = CASES[name]()
     for k in range(n):
-        pair = torch.cat([take(batch, k), take(batch, k)])  # two equal samples: the fast way, sums add up
+        # two equal samples: the fast way, sums add up
+        pair = torch.cat([take(batch, k), take(batch, k)])
         assert size(psac.weighted_gradient(model, loss_fn, pair, GREEDY)) <= 2 * 0.1
         assert size(psac.weighted_gradient(model, loss_fn, take(batch, k), GREEDY)) <= 0.1
 

@@ -1,10 +1,13 @@
-"""One rule per family of operations: (node, output gradients) ->
-contributions to the tensors it reads.
+"""One rule per family of operations.
+
+(node, output gradients) -> contributions to the tensors it reads.
 
 A rule is a function of an `Arrival`. It returns {input number: Contribution} for the inputs asked
 for, or None for a form that it does not know; those go to the generic rule, which is slower and
-never wrong. To add an operation: one function here or in a new file, one line in RULES, one row in
-the tests' table of cases.
+never wrong.
+
+To add an operation: one function here or in a new file, one line in RULES, one row in the tests'
+table of cases.
 """
 
 from __future__ import annotations

@@ -17,7 +17,10 @@ Contributions = dict[int, Contribution]
 
 @dataclass(frozen=True)
 class Arrival:
-    """`inputs` are the numbers of the inputs (of shapes `shapes`) that hold parameters and no samples."""
+    """One node and the gradients of its outputs.
+
+    `inputs` are the numbers of the inputs (of shapes `shapes`) that hold parameters and no samples.
+    """
 
     node: Any
     name: str
@@ -26,9 +29,8 @@ class Arrival:
     inputs: Sequence[int]
     shapes: dict[int, tuple[int, ...]]
     num_samples: int
-    reading: (
-        GraphExecGroup  # activation checkpointing recomputes once for all that is read within it
-    )
+    # activation checkpointing recomputes once for all that is read within it
+    reading: GraphExecGroup
 
     @property
     def grad(self) -> Tensor:

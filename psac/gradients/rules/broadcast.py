@@ -1,6 +1,7 @@
-"""Elementwise arithmetic with a parameter that is broadcast over samples: bias, class token,
-position table, layer scale, temperature, PReLU. The gradient of the parameter is a plain sum of the
-output gradient (times what it was multiplied by) over all but the sample.
+"""Elementwise arithmetic with a parameter that is broadcast over samples.
+
+Bias, class token, position table, layer scale, temperature, PReLU. The gradient of the parameter is
+a plain sum of the output gradient (times what it was multiplied by) over all but the sample.
 """
 
 from __future__ import annotations

@@ -1,16 +1,18 @@
 """Convolutions of 1 to 3 dimensions, with stride, padding, dilation, groups, and transposed ones.
 
-Five ways to the norms of per-sample weight gradients; which is cheapest
-depends on shapes (`choose`):
+Five ways to the norms of per-sample weight gradients; which is cheapest depends on shapes
+(`choose`):
 
-    gram of pixels      <patch p, patch q> is a sum of shifted inner products of pixels: k^2 fewer products than patches
+    gram of pixels      <patch p, patch q> is a sum of shifted inner products of pixels: k^2 fewer
+                        products than patches
     gram of patches     the same from the unfolded input, where shifts do not line up
-    shifted products    one batched product per kernel offset, on the padded input as it lies in memory; kept
+    shifted products    one batched product per kernel offset, on the padded input as it lies in
+                        memory; kept
     unfolded products   one batched product with the unfolded input; kept
     grouped             one convolution with as many groups as samples; kept, or formed in slices
 
-Where gradients are kept, the weighted sum is a matrix-vector product; where not, one
-ordinary weight gradient.
+Where gradients are kept, the weighted sum is a matrix-vector product; where not, one ordinary
+weight gradient.
 
 Letters: n sample, h group, p output position, q padded pixel, c input channel of a group, r output
 channel of a group, l = c x kernel.
@@ -72,12 +74,11 @@ class Settings:
         names = ("stride", "padding", "dilation", "transposed", "output_padding", "groups")
         given = {name: getattr(node, f"_saved_{name}") for name in names}
         dims = node._saved_input.dim() - 2
-        return cls(
-            **{
-                k: v * dims if isinstance(v, (list, tuple)) and len(v) == 1 else v
-                for k, v in given.items()
-            }
-        )
+        settings: dict[str, Any] = {
+            k: v * dims if isinstance(v, (list, tuple)) and len(v) == 1 else v
+            for k, v in given.items()
+        }
+        return cls(**settings)
 
     def weight_gradient(
         self, inputs: Tensor, grad: Tensor, shape: tuple[int, ...], factor: int = 1
@@ -124,19 +125,18 @@ class Patches:
         return torch.stack([part.norms_squared(budget) for part in self.kept]).sum(0)
 
     def choose(self, budget: Budget) -> str:
-        """The cheapest way that the memory budget allows; nanoseconds a sample by rates measured on two cores."""
-        groups, (r, (c, *kernel)) = (
-            self.settings.groups,
-            (self.shape[0] // self.settings.groups, self.shape[1:]),
-        )
+        """The cheapest way that the memory budget allows.
+
+        Costs are nanoseconds a sample by rates measured on two cores.
+        """
+        groups = self.settings.groups
+        r, (c, *kernel) = self.shape[0] // groups, self.shape[1:]
         k, p = math.prod(kernel), math.prod(self.grad.shape[2:])
         l, ordinary = c * k, groups * p * c * k * r / 160
         # a grouped convolution is fast for large images of several channels
         grouped = ordinary * 160 / 110 * (1 + 300 / p) * (1 + 3 / c)
-        keeping, forming = (
-            {"grouped": grouped + groups * l * r / 3},
-            {"formed in slices": grouped + ordinary + groups * l * r / 4},
-        )
+        keeping = {"grouped": grouped + groups * l * r / 3}
+        forming = {"formed in slices": grouped + ordinary + groups * l * r / 4}
         if self.is_plane():
             plane = Plane(self)
             q = plane.num_pixels()
@@ -157,11 +157,14 @@ class Patches:
         return kept if keeping[kept] < forming[best] and budget.allows(size) else best
 
     def is_plane(self) -> bool:
-        """One or two spatial dimensions, not transposed, one frame a sample: what `Plane` serves."""
+        """Whether `Plane` serves.
+
+        One or two spatial dimensions, not transposed, one frame a sample.
+        """
         one_frame = self.layout == Layout(0) and self.grad.shape[0] == self.num_samples
         return not self.settings.transposed and self.grad.dim() in (3, 4) and one_frame
 
-    def dense(self, samples: slice = slice(None)) -> Tensor:
+    def dense(self, samples: slice | Tensor = slice(None)) -> Tensor:
         if len(self.kept) == 1:
             return self.kept[0].dense(samples).view(-1, *self.shape)
         if self.kept:
@@ -174,9 +177,11 @@ class Patches:
         )
         count, frames = inputs.shape[0] * inputs.shape[1], inputs.shape[1]
         merged = self.settings.weight_gradient(
-            inputs.reshape(1, -1, *inputs.shape[3:]), grad.reshape(1, -1, *grad.shape[3:]),
-            (count * self.shape[0], *self.shape[1:]), factor=count,
-        )  # fmt: skip
+            inputs.reshape(1, -1, *inputs.shape[3:]),
+            grad.reshape(1, -1, *grad.shape[3:]),
+            (count * self.shape[0], *self.shape[1:]),
+            factor=count,
+        )
         per_row = merged.view(-1, frames, *self.shape)
         return per_row.sum(1) if frames > 1 else per_row.squeeze(1)
 
@@ -217,7 +222,10 @@ class Plane:
         self.out = tuple(self.grad.shape[2:])
 
     def shifts_line_up(self) -> bool:
-        """Whether a kernel offset is a shift of whole output positions, if need be after taking strides apart."""
+        """Whether a kernel offset is a shift of whole output positions.
+
+        If need be after taking strides apart.
+        """
         return all(
             s == 1 or (k % s == 0 and d == 1)
             for k, s, d in zip(self.kernel, self.stride, self.dilation, strict=True)
@@ -229,13 +237,17 @@ class Plane:
             (o - 1) * s + (k - 1) * d + 1
             for o, s, k, d in zip(self.out, self.stride, self.kernel, self.dilation, strict=True)
         ]
-        return tuple(-(-size // s) for size, s in zip(reach, self.stride, strict=True))  # type: ignore[return-value]
+        height, width = (-(-size // s) for size, s in zip(reach, self.stride, strict=True))
+        return height, width
 
     def num_pixels(self) -> int:
         return math.prod(self.sizes())
 
     def padded(self, samples: slice = slice(None), extra_rows: int = 0) -> Tensor:
-        """[n, h, c, height, width] with strides taken apart into channels, cut to what outputs see."""
+        """[n, h, c, height, width] with strides taken apart into channels.
+
+        Cut to what outputs see.
+        """
         inputs = self.inputs[samples]
         (height, width), (sh, sw), (ph, pw) = self.sizes(), self.stride, self.padding
         missing = [
@@ -244,9 +256,8 @@ class Plane:
         ]
         padded = F.pad(inputs, (pw, missing[1], ph, missing[0]))
         if sh * sw > 1:
-            split = padded.unflatten(2, (-1, sh)).unflatten(
-                4, (-1, sw)
-            )  # [n, channels, height, sh, width, sw]
+            # [n, channels, height, sh, width, sw]
+            split = padded.unflatten(2, (-1, sh)).unflatten(4, (-1, sw))
             padded = split.permute(0, 1, 3, 5, 2, 4).flatten(1, 3)
         return padded.unflatten(1, (self.groups, -1))
 
@@ -256,7 +267,10 @@ class Plane:
         return [(i * dh, j * dw) for i in range(kh // sh) for j in range(kw // sw)]
 
     def gram_of_pixels(self) -> Tensor:
-        """sum over p, p' of <g_p, g_p'> <patch_p, patch_p'>, patches from inner products of pixels."""
+        """sum over p, p' of <g_p, g_p'> <patch_p, patch_p'>.
+
+        Patches are had from inner products of pixels.
+        """
         (height, width), (oh, ow) = self.sizes(), self.out
         first, *others = self.offsets()
         norms, mass = [], []
@@ -302,9 +316,8 @@ class Plane:
         n, c, y, x = inputs.stride()
         shape = (*inputs.shape[:2], kh, kw, oh, ow)
         view = inputs.as_strided(shape, (n, c, y * dh, x * dw, y * sh, x * sw))
-        if (
-            sw > 1 and kw >= 8 and self.groups == 1
-        ):  # runs along the kernel are longer than those along the output
+        # runs along the kernel are longer than those along the output
+        if sw > 1 and kw >= 8 and self.groups == 1:
             turned = view.permute(0, 4, 5, 1, 2, 3)
             copy = scratch(turned).copy_(turned)
             return copy.view(len(inputs), 1, oh * ow, -1).transpose(2, 3)
@@ -336,7 +349,10 @@ class Plane:
         return out.flatten(1, 2)
 
     def shifted_products(self, budget: Budget) -> list[Tensor]:
-        """[n, output channels, c] for each kernel offset: rows of outputs are padded to the width of the input."""
+        """[n, output channels, c] for each kernel offset.
+
+        Rows of outputs are padded to the width of the input.
+        """
         inputs = self.padded(extra_rows=1)
         width = inputs.shape[-1]
         columns_nhcq = inputs.flatten(3)

@@ -14,8 +14,8 @@ def embedding(arrival: Arrival) -> Contributions | None:
     indices: Tensor = node._saved_indices
     if node._saved_scale_grad_by_freq:
         raise PrivacyError(
-            "an embedding with scale_grad_by_freq=True divides by counts over the whole batch, so a sample's "
-            "gradient depends on other samples. Use scale_grad_by_freq=False."
+            "an embedding with scale_grad_by_freq=True divides by counts over the whole batch, so "
+            "a sample's gradient depends on other samples. Use scale_grad_by_freq=False."
         )
     if arrival.layout.dim >= indices.dim():
         return None

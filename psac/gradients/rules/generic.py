@@ -35,7 +35,8 @@ def generic(arrival: Arrival, inputs: Sequence[int]) -> Contributions:
 def masked_copies(arrival: Arrival, output: int, samples: range) -> Tensor:
     """[len(samples), shape of the output]: the output gradient of each sample alone."""
     grad, layout = arrival.grads[output], arrival.layouts[output]
-    assert grad is not None and layout is not None
+    assert grad is not None
+    assert layout is not None
     copies = grad.new_zeros(len(samples), *grad.shape)
     for place, sample in enumerate(samples):
         rows = torch.tensor(
@@ -51,7 +52,10 @@ def pull_back(
     grads: Sequence[Tensor],
     shapes: Sequence[tuple],
 ) -> list[Tensor]:
-    """Vector-Jacobian products for a leading batch of output gradients; zeros where nothing arrives."""
+    """Vector-Jacobian products for a leading batch of output gradients.
+
+    Zeros where nothing arrives.
+    """
     count = grads[0].shape[0]
 
     def run(given: Sequence[Tensor], batched: bool) -> list[Tensor | None]:
@@ -75,7 +79,7 @@ def pull_back(
         found = [
             None if any(g is None for g in column) else torch.stack(column)
             for column in zip(*each, strict=True)
-        ]  # type: ignore[arg-type]
+        ]
     filler = grads[0]
     return [
         filler.new_zeros(count, *shape) if g is None else g

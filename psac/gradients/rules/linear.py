@@ -1,5 +1,6 @@
-"""Matrix products: mm, addmm, bmm, baddbmm (nn.Linear, matmul, einsum, recurrent
-cells, attention projections).
+"""Matrix products: mm, addmm, bmm, baddbmm.
+
+They serve nn.Linear, matmul, einsum, recurrent cells, attention projections.
 
 For y = x W the gradient of W is x^T g, a sum over the rows of a sample: an `Outer`.
 A bias that is added to all rows is a broadcast sum.
@@ -41,7 +42,10 @@ def with_bias(arrival: Arrival, found: Contributions) -> Contributions:
 
 
 def products(arrival: Arrival, first: int, left: str, right: str) -> Contributions:
-    """Contributions to the two factors of left @ right, whose input numbers are `first` and `first` + 1."""
+    """Contributions to the two factors of left @ right.
+
+    Their input numbers are `first` and `first` + 1.
+    """
     found: Contributions = {}
     rows, columns = arrival.grad.dim() - 2, arrival.grad.dim() - 1
     if first + 1 in arrival.inputs and arrival.layout.dim == rows:
@@ -63,7 +67,10 @@ def outer(
     inputs_are_left: bool,
     dim: int | None = None,
 ) -> Contribution:
-    """Rows of `left` and `right` ([rows, features] or [group, rows, features]) belong to the same positions."""
+    """Rows of `left` and `right` belong to the same positions.
+
+    They are [rows, features] or [group, rows, features].
+    """
     layout = arrival.layout if dim is None else type(arrival.layout)(dim, arrival.layout.inner)
     left_np, right_np = (layout.samples_first(t, arrival.num_samples) for t in (left, right))
     if left.dim() == 2:

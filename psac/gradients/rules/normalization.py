@@ -1,4 +1,7 @@
-"""Affine parameters of layer, group and (fixed) batch norm: gradient of the weight = sum of g * normalised input."""
+"""Affine parameters of layer, group and (fixed) batch norm.
+
+gradient of the weight = sum of g * normalised input.
+"""
 
 from __future__ import annotations
 
@@ -33,9 +36,8 @@ def group_norm(arrival: Arrival) -> Contributions | None:
         for t in (node._saved_result1, node._saved_result2)
     )
     total, scaled = torch.empty_like(mean), torch.empty_like(mean)
-    for s in slices(
-        len(inputs), inputs[0].nbytes, SCRATCH_BYTES
-    ):  # what is read twice is still in the cache
+    # what is read twice is still in the cache
+    for s in slices(len(inputs), inputs[0].nbytes, SCRATCH_BYTES):
         torch.sum(grad_nc[s], 2, out=total[s])
         if 1 in arrival.inputs:
             centred = torch.sub(inputs[s], mean[s].unsqueeze(-1), out=scratch(inputs[s]))

@@ -1,0 +1,40 @@
+"""What the README and the examples show, runs."""
+
+from __future__ import annotations
+
+import re
+import runpy
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_the_code_of_the_readme_runs(capsys):
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert len(blocks) == 2
+    exec("\n".join(blocks), {"__name__": "readme"})
+    printed = capsys.readouterr().out
+    assert "torch.Size([16, 4]) torch.Size([32])" in printed
+    assert "can be trained privately     yes" in printed
+
+
+def test_the_commands_of_the_readme_exist():
+    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    named = re.findall(r"make ([a-z-]+)", (ROOT / "README.md").read_text())
+    assert "test" in named
+    assert set(named) <= set(targets)
+
+
+def test_files_that_documents_link_to_exist():
+    for document in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
+        for link in re.findall(r"\]\(((?!http)[^)#]+)", document.read_text()):
+            assert (document.parent / link).exists(), f"{document.name} links to {link}"
+
+
+def test_the_example_checks_a_vision_transformer(capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["check_a_model.py"])
+    runpy.run_path(str(ROOT / "examples" / "check_a_model.py"), run_name="__main__")
+    printed = capsys.readouterr().out
+    assert "can be trained privately     yes" in printed
+    assert "token" in printed
