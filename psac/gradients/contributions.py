@@ -83,6 +83,7 @@ class Budget:
         self._spare = [] if spare is None else spare
         self._lent: list[Tensor] = []
         self._grams: dict[tuple, tuple[Tensor, Tensor]] = {}
+        self._squares: dict[tuple, tuple[Tensor, Tensor]] = {}
 
     def allows(self, num_bytes: int) -> bool:
         return num_bytes <= self.left
@@ -107,8 +108,15 @@ class Budget:
 
     def give_back(self) -> None:
         self._spare.extend(self._lent)
-        self._lent = []
-        self._grams = {}
+        self._lent, self._grams, self._squares = [], {}, {}
+
+    def row_squares(self, values: Tensor) -> Tensor:
+        """Squared norms of the rows; an output gradient is asked for by a weight and its bias."""
+        key = (values.data_ptr(), values.shape[-1], values.stride()[:-1][-1:])
+        if key not in self._squares or values.numel() != self._squares[key][0].numel():
+            width = max(1, values.shape[-1])
+            self._squares[key] = values, square_sum(wide(values).reshape(-1, width))
+        return self._squares[key][1]
 
     def gram(self, inputs_nhpl: Tensor) -> Tensor:
         key = (inputs_nhpl.data_ptr(), inputs_nhpl.shape, inputs_nhpl.stride())
@@ -128,7 +136,7 @@ class Dense:
         self.num_samples = len(values_n)
 
     def norms_squared(self, budget: Budget) -> Tensor:
-        return square_sum(self.values)
+        return budget.row_squares(rows(self.values))
 
     def weighted_sum(self, weights: Tensor, out: Tensor | None = None) -> Tensor:
         flat = rows(self.values)
@@ -177,7 +185,8 @@ class Outer:
         (n, h, p, l), r = self.left.shape, self.right.shape[-1]
         if p == 1:
             self.method = "product of norms"
-            return (row_squares(self.left) * row_squares(self.right)).sum((1, 2))
+            products = budget.row_squares(self.left) * budget.row_squares(self.right)
+            return products.view(n) if h == 1 else products.view(n, h).sum(1)
         size = n * h * l * r * self.left.element_size()
         cheapest = min(cost_of_gram(p, l, r), cost_of_forming(p, l, r))
         if cost_of_keeping(p, l, r) <= cheapest and budget.allows(size):
@@ -245,23 +254,21 @@ class Outer:
 
         The narrower side is scaled block by block in a buffer that is reused.
         """
-        outside = not left_npl.is_contiguous() and left_npl.transpose(0, 1).is_contiguous()
         (n, p, l), r = left_npl.shape, right_npr.shape[-1]
-        order = (
-            (lambda t: t.transpose(0, 1).reshape(n * p, -1))
-            if outside
-            else (lambda t: t.reshape(n * p, -1))
-        )
-        left, right = order(left_npl), order(right_npr)
+        outside = not left_npl.is_contiguous() and left_npl.transpose(0, 1).is_contiguous()
+        if outside:  # rows in the order in which they lie in memory
+            left_npl, right_npr = left_npl.transpose(0, 1), right_npr.transpose(0, 1)
+        left, right = left_npl.reshape(n * p, l), right_npr.reshape(n * p, r)
         factor = weights.repeat(p) if outside else weights.repeat_interleave(p)
+        factor = factor.unsqueeze(1)
         total = left.new_empty(l, r) if out is None or out.dtype != left.dtype else out.view(l, r)
         limit = SCRATCH_BYTES if left.device.type == "cpu" else TEMPORARY_BYTES
         for k, s in enumerate(slices(n * p, 4 * min(l, r), limit)):
             a, b = left[s], right[s]
             if l < r:
-                a = torch.mul(a, factor[s].unsqueeze(1), out=scratch(a))
+                a = torch.mul(a, factor[s], out=scratch(a))
             else:
-                b = torch.mul(b, factor[s].unsqueeze(1), out=scratch(b))
+                b = torch.mul(b, factor[s], out=scratch(b))
             torch.mm(a.t(), b, out=total) if k == 0 else total.addmm_(a.t(), b)
         return total
 
@@ -325,10 +332,6 @@ class Lookup:
     def zero_samples(self, samples: Tensor) -> None:
         self.values = self.values.clone()
         self.values[samples] = 0
-
-
-def row_squares(values_nhpd: Tensor) -> Tensor:
-    return torch.linalg.vector_norm(wide(values_nhpd), dim=-1).square()
 
 
 def gram(values_nhpd: Tensor) -> Tensor:

@@ -38,6 +38,8 @@ class Layout:
 
     def samples_first(self, tensor: Tensor, num_samples: int) -> Tensor:
         """[n, p, rest...] with p = a * c; a view where strides allow."""
+        if self.dim == 0 and tensor.shape[0] == num_samples:
+            return tensor.unsqueeze(1)
         moved = tensor.movedim(self.dim, 0) if self.dim else tensor
         outer, inner = self.factors(moved.shape[0], num_samples)
         if outer == 1:

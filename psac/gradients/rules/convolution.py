@@ -134,7 +134,7 @@ class Patches:
         k, p = math.prod(kernel), math.prod(self.grad.shape[2:])
         l, ordinary = c * k, groups * p * c * k * r / 160
         # a grouped convolution is fast for large images of several channels
-        grouped = ordinary * 160 / 110 * (1 + 300 / p) * (1 + 3 / c)
+        grouped = ordinary * max(1.1, 800 / p) * (1 + 3 / c)
         keeping = {"grouped": grouped + groups * l * r / 3}
         forming = {"formed in slices": grouped + ordinary + groups * l * r / 4}
         if self.is_plane():
