@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import GraphExecGroup
 
-from .cluster import Across, Buffers, Joint, no_buffers
+from .cluster import Across, Joint
 from .contributions import Budget, Contribution, Dense
 from .errors import CannotAssign, OutsideTheTape
 from .graph import Graph
@@ -24,8 +24,8 @@ from .rules.arrival import Arrival
 
 # What gradients that are kept may add to the memory of a step: a share of the activations that it
 # holds anyway.
-BUDGET_SHARE = 0.2
-MINIMAL_BUDGET = 4 * 2**20
+BUDGET_SHARE = 0.08
+MINIMAL_BUDGET = 2**20
 
 
 class Captured:
@@ -125,16 +125,17 @@ class Captured:
         for joint in self.joints:
             joint.zero_samples(samples)
 
-    def weighted_sums(self, weights: Tensor, out: Buffers = no_buffers) -> dict[str, Tensor]:
+    def weighted_sums(self, weights: Tensor) -> dict[str, Tensor]:
         """Sum over samples of weights[n] * gradient[n], by parameter.
 
         Parameters without gradient are left out. Consumes what was captured, so that memory is
         freed while sums are formed.
         """
         sums: dict[str, Tensor] = {}
+        self.budget.forget()
         with torch.no_grad():
             while self.joints:
-                sums.update(self.joints.pop(0).weighted_sums(weights, out))
+                sums.update(self.joints.pop(0).weighted_sums(weights))
         self.budget.give_back()
         return sums
 
@@ -226,5 +227,5 @@ class Rows:
         for row in self.rows.values():
             row.zero_samples(samples)
 
-    def weighted_sums(self, weights: Tensor, out: Buffers = no_buffers) -> dict[str, Tensor]:
+    def weighted_sums(self, weights: Tensor) -> dict[str, Tensor]:
         return {name: row.weighted_sum(weights) for name, row in self.rows.items()}

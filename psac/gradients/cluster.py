@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -24,13 +24,6 @@ from .contributions import Budget, Contribution, Dense, Lookup, Outer, slices, s
 from .graph import Edge, Graph
 from .plan import TRANSPOSES, WHOLE, Cluster
 from .rules.generic import pull_back
-
-# Where a sum may be written: name -> a tensor of the parameter's shape, or None for a new one.
-Buffers = Callable[[str], Tensor | None]
-
-
-def no_buffers(name: str) -> None:
-    return None
 
 
 class Joint:
@@ -110,10 +103,10 @@ class Joint:
         meta = self.graph.nodes[edge[0]]._input_metadata[edge[1]]
         return grad.to(dtype=meta.dtype, device=meta.device)
 
-    def weighted_sums(self, weights: Tensor, out: Buffers) -> dict[str, Tensor]:
+    def weighted_sums(self, weights: Tensor) -> dict[str, Tensor]:
         if self.whole:
             (name,), (part,) = self.leaves, self.parts.values()
-            return {name: part.weighted_sum(weights, out(name))}
+            return {name: part.weighted_sum(weights)}
         return self._pull({edge: part.weighted_sum(weights) for edge, part in self.parts.items()})
 
     def _pull(self, sums: Mapping[Edge, Tensor]) -> dict[str, Tensor]:
@@ -173,12 +166,12 @@ class Across:
         self.method = self.merged.method
         return norms
 
-    def weighted_sums(self, weights: Tensor, out: Buffers) -> dict[str, Tensor]:
+    def weighted_sums(self, weights: Tensor) -> dict[str, Tensor]:
         if self.merged is not None:
             return {next(iter(self.joints[0].leaves)): self.merged.weighted_sum(weights)}
         total: dict[str, Tensor] = {}
         for joint in self.joints:
-            for name, value in joint.weighted_sums(weights, no_buffers).items():
+            for name, value in joint.weighted_sums(weights).items():
                 total[name] = total[name] + value if name in total else value
         return total
 
@@ -220,7 +213,7 @@ class Sum:
             [square_sum(self.dense(s)) for s in slices(self.num_samples, 2 * first.nbytes)]
         )
 
-    def weighted_sum(self, weights: Tensor, out: Tensor | None = None) -> Tensor:
+    def weighted_sum(self, weights: Tensor) -> Tensor:
         total = self.parts[0].weighted_sum(weights)
         for part in self.parts[1:]:
             total = total + part.weighted_sum(weights)

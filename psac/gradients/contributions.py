@@ -30,7 +30,7 @@ from torch import Tensor
 # below it.
 TEMPORARY_BYTES = 64 * 2**20
 # A buffer that stays in the cache while rows are scaled and multiplied.
-SCRATCH_BYTES = 4 * 2**20
+SCRATCH_BYTES = 2 * 2**20
 # Of the mass that a Gram form adds up, what must be left for float32 to hold the norm to 1e-4.
 CANCELLATION = 2e-3
 
@@ -41,7 +41,7 @@ class Contribution(Protocol):
 
     def norms_squared(self, budget: Budget) -> Tensor: ...
 
-    def weighted_sum(self, weights: Tensor, out: Tensor | None = None) -> Tensor: ...
+    def weighted_sum(self, weights: Tensor) -> Tensor: ...
 
     def dense(self, samples: slice | Tensor = slice(None)) -> Tensor: ...
 
@@ -85,13 +85,21 @@ class Budget:
         self._grams: dict[tuple, tuple[Tensor, Tensor]] = {}
         self._squares: dict[tuple, tuple[Tensor, Tensor]] = {}
 
-    def allows(self, num_bytes: int) -> bool:
-        return num_bytes <= self.left
+    def allows(self, kept: int, replaced: int) -> bool:
+        """Whether gradients may be kept in place of the activations that they came from.
+
+        Half of those count as freed: some are read by other operations too. What is allowed is
+        taken from the budget.
+        """
+        price = max(0, kept - replaced // 2)
+        if price > self.left:
+            return False
+        self.left -= price
+        return True
 
     def empty(self, shape: Sequence[int], like: Tensor) -> Tensor:
-        """An uninitialised tensor, taken from the budget."""
+        """An uninitialised tensor for what was allowed."""
         size = math.prod(shape)
-        self.left -= size * like.element_size()
         fitting = [
             k
             for k, t in enumerate(self._spare)
@@ -108,7 +116,11 @@ class Budget:
 
     def give_back(self) -> None:
         self._spare.extend(self._lent)
-        self._lent, self._grams, self._squares = [], {}, {}
+        self._lent = []
+
+    def forget(self) -> None:
+        """Norms are there: what was remembered for them would only hold memory."""
+        self._grams, self._squares = {}, {}
 
     def row_squares(self, values: Tensor) -> Tensor:
         """Squared norms of the rows; an output gradient is asked for by a weight and its bias."""
@@ -138,10 +150,9 @@ class Dense:
     def norms_squared(self, budget: Budget) -> Tensor:
         return budget.row_squares(rows(self.values))
 
-    def weighted_sum(self, weights: Tensor, out: Tensor | None = None) -> Tensor:
+    def weighted_sum(self, weights: Tensor) -> Tensor:
         flat = rows(self.values)
-        vector = None if out is None or out.dtype != flat.dtype else out.view(-1)
-        return torch.mv(flat.t(), weights.to(flat.dtype), out=vector).view(self.values.shape[1:])
+        return torch.mv(flat.t(), weights.to(flat.dtype)).view(self.values.shape[1:])
 
     def dense(self, samples: slice | Tensor = slice(None)) -> Tensor:
         return self.values[samples]
@@ -189,7 +200,7 @@ class Outer:
             return products.view(n) if h == 1 else products.view(n, h).sum(1)
         size = n * h * l * r * self.left.element_size()
         cheapest = min(cost_of_gram(p, l, r), cost_of_forming(p, l, r))
-        if cost_of_keeping(p, l, r) <= cheapest and budget.allows(size):
+        if cost_of_keeping(p, l, r) <= cheapest and budget.allows(size, self.nbytes):
             self.method = "instantiated"
             left, right = wide(self.left), wide(self.right)
             formed = torch.matmul(
@@ -233,23 +244,20 @@ class Outer:
             norms[part] = directly(part)
         return norms
 
-    def weighted_sum(self, weights: Tensor, out: Tensor | None = None) -> Tensor:
+    def weighted_sum(self, weights: Tensor) -> Tensor:
         if self.kept is not None:
-            return self.kept.weighted_sum(weights, out)
+            return self.kept.weighted_sum(weights)
         left, right = wide(self.left), wide(self.right)
         if left.shape[1] == 1:
-            return self._in_blocks(
-                left.squeeze(1), right.squeeze(1), weights.to(left.dtype), out
-            ).view(self.shape)
+            product = self._in_blocks(left.squeeze(1), right.squeeze(1), weights.to(left.dtype))
+            return product.view(self.shape)
         right = right * weights.to(left.dtype).view(-1, 1, 1, 1)
         left_hlq = left.permute(1, 3, 0, 2).flatten(2)
         right_hqr = right.permute(1, 0, 2, 3).flatten(1, 2)
         return torch.bmm(left_hlq, right_hqr).view(self.shape)
 
     @staticmethod
-    def _in_blocks(
-        left_npl: Tensor, right_npr: Tensor, weights: Tensor, out: Tensor | None
-    ) -> Tensor:
+    def _in_blocks(left_npl: Tensor, right_npr: Tensor, weights: Tensor) -> Tensor:
         """One matrix product over all rows.
 
         The narrower side is scaled block by block in a buffer that is reused.
@@ -261,7 +269,7 @@ class Outer:
         left, right = left_npl.reshape(n * p, l), right_npr.reshape(n * p, r)
         factor = weights.repeat(p) if outside else weights.repeat_interleave(p)
         factor = factor.unsqueeze(1)
-        total = left.new_empty(l, r) if out is None or out.dtype != left.dtype else out.view(l, r)
+        total = left.new_empty(l, r)
         limit = SCRATCH_BYTES if left.device.type == "cpu" else TEMPORARY_BYTES
         for k, s in enumerate(slices(n * p, 4 * min(l, r), limit)):
             a, b = left[s], right[s]
@@ -316,12 +324,9 @@ class Lookup:
         owner = torch.div(found, self.num_rows, rounding_mode="floor")
         return self.values.new_zeros(n).index_add_(0, owner, square_sum(rows))
 
-    def weighted_sum(self, weights: Tensor, out: Tensor | None = None) -> Tensor:
+    def weighted_sum(self, weights: Tensor) -> Tensor:
         values = self.values * weights.to(self.values.dtype).view(-1, 1, 1)
-        if out is None or out.dtype != values.dtype:
-            total = values.new_zeros(self.num_rows, values.shape[-1])
-        else:
-            total = out.zero_()
+        total = values.new_zeros(self.num_rows, values.shape[-1])
         return total.index_add_(0, self.index.clamp(min=0).flatten(), values.flatten(0, 1))
 
     def dense(self, samples: slice | Tensor = slice(None)) -> Tensor:

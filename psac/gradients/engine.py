@@ -21,7 +21,6 @@ not seen before is proved before it counts (see planner.py).
 from __future__ import annotations
 
 import contextlib
-import sys
 import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal
@@ -69,7 +68,6 @@ class Engine:
         self.weights: Tensor | None = None
         self.num_samples = 0  # since the last collect
         self._sums: dict[str, Tensor] = {}
-        self._spare: dict[str, Tensor] = {}
         self._handles: list[Any] = []
         self._open: weakref.WeakSet[Call] = weakref.WeakSet()  # forwards whose backward may come
         self._pending: list[Captured | Rows] = []
@@ -128,7 +126,6 @@ class Engine:
             for name, p in self.parameters.items()
         }
         self.discard()
-        self._spare = dict(sums)
         return sums
 
     def discard(self) -> None:
@@ -233,28 +230,13 @@ class Engine:
         finite = torch.isfinite(norms)
         if not bool(finite.all()):
             captured.zero_samples(~finite)
-        for name, value in captured.weighted_sums(weights * factor, self._buffer).items():
+        for name, value in captured.weighted_sums(weights * factor).items():
             known = self._sums.get(name)
             self._sums[name] = (
                 value.to(self.parameters[name].dtype) if known is None else known.add_(value)
             )
         self.norms, self.weights = norms, weights
         self.num_samples += n
-
-    def _buffer(self, name: str) -> Tensor | None:
-        """The sum handed out by the last collect, if nobody holds it any more.
-
-        Its memory is warm.
-        """
-        spare = self._spare.pop(name, None)
-        if (
-            name in self._sums
-            or spare is None
-            or sys.getrefcount(spare) > 2
-            or self.parameters[name].grad is spare
-        ):
-            return None
-        return spare
 
 
 class Call:

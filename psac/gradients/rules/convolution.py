@@ -154,7 +154,7 @@ class Patches:
         best = min(forming, key=forming.__getitem__)
         kept = min(keeping, key=keeping.__getitem__)
         size = self.num_samples * math.prod(self.shape) * self.inputs.element_size()
-        return kept if keeping[kept] < forming[best] and budget.allows(size) else best
+        return kept if keeping[kept] < forming[best] and budget.allows(size, self.nbytes) else best
 
     def is_plane(self) -> bool:
         """Whether `Plane` serves.
@@ -185,7 +185,7 @@ class Patches:
         per_row = merged.view(-1, frames, *self.shape)
         return per_row.sum(1) if frames > 1 else per_row.squeeze(1)
 
-    def weighted_sum(self, weights: Tensor, out: Tensor | None = None) -> Tensor:
+    def weighted_sum(self, weights: Tensor) -> Tensor:
         if self.kept:
             sums = [part.weighted_sum(weights) for part in self.kept]
             return (torch.stack(sums, -1) if len(sums) > 1 else sums[0]).view(self.shape)
