@@ -18,7 +18,7 @@ from .cluster import Across, Joint
 from .contributions import Budget, Contribution, Dense
 from .errors import CannotAssign, OutsideTheTape
 from .graph import Graph
-from .plan import Cluster, Plan, Tap
+from .plan import NOTHING, Cluster, Plan, Tap
 from .rules import contributions
 from .rules.arrival import Arrival
 
@@ -51,7 +51,7 @@ class Captured:
         self._arrived.add(tap.number)
         for layout, grad in zip(tap.layouts, grads, strict=True):
             if layout is None and grad is not None:
-                if bool(grad.any()):
+                if bool((grad.abs() >= NOTHING).any()):
                     raise CannotAssign(
                         "a gradient arrived where no probe had any, so its rows are not known"
                     )

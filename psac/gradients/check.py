@@ -20,7 +20,7 @@ from torch import nn
 from .capture import Captured
 from .functional import LossFunction, Study, norms_of
 from .plan import Plan
-from .planner import PROVED_SAMPLES
+from .proof import ALONE
 from .rules import RULES
 from .training import trainable
 
@@ -74,7 +74,7 @@ class Report:
             facts.append(
                 (
                     "distance to a plain loop",
-                    f"{self.error:.1e} (relative, on {PROVED_SAMPLES} samples)",
+                    f"{self.error:.1e} (relative, on {ALONE} samples)",
                 )
             )
         if self.seconds:

@@ -36,7 +36,8 @@ from .errors import CannotAssign, OutsideTheTape, PrivacyError, announce
 from .graph import Graph, trace
 from .loop import loop
 from .plan import Plan
-from .planner import Forward, first_that_fits, plan_or_none, prove_isolation
+from .planner import Forward
+from .proof import first_that_fits, plan_or_none, prove_isolation
 from .samples import Batch
 from .training import attached, refuse_modules, silenced, trainable
 
@@ -271,6 +272,7 @@ class Call:
             captured, foreign = self._captured(n, grads)
         result = [foreign.get(k) for k in self.graph.foreign]
         self.roots, self.args, self.kwargs = [], (), {}
+        del self.graph  # the user may hold the loss for long
         self.engine._arrived(self, captured)
         return result
 
@@ -310,7 +312,7 @@ class Call:
                 "the loop over samples cannot pass gradients on to tensors outside the model."
             )
         with self._again():
-            return loop(plan, self.graph, self.roots, grads, self._scalar_share(n)), {}
+            return loop(plan, self.roots, grads, self.engine.loss_reduction == "mean"), {}
 
     def _plan(self, n: int, grads: Sequence[Tensor | None]) -> Plan | Forward:
         """A proved plan, or the forward to loop over."""
@@ -320,7 +322,7 @@ class Call:
             return engine.plans[key]  # type: ignore[return-value]
         with self._again():
             forward, plan, result = first_that_fits(
-                self._forwards(n), lambda f: self._attempt(f, n, grads)
+                self._forwards(n), lambda f: self._attempt(f, grads)
             )
         if plan is None and key not in engine.plans and engine.method != "loop":
             announce(engine.model, result)
@@ -328,12 +330,12 @@ class Call:
         return forward if plan is None else plan
 
     def _attempt(
-        self, forward: Forward, n: int, grads: Sequence[Tensor | None]
+        self, forward: Forward, grads: Sequence[Tensor | None]
     ) -> tuple[Plan | None, float | str]:
         if self.engine.method == "loop" or self.graph.signature in self.engine.plans:
-            prove_isolation(forward, self._scalar_share(n))
+            prove_isolation(forward, self.engine.loss_reduction == "mean")
             return None, ""
-        return plan_or_none(self.graph, forward, grads, self._scalar_share(n))
+        return plan_or_none(self.graph, forward, grads, self.engine.loss_reduction == "mean")
 
     def _forwards(self, n: int) -> Iterator[Forward]:
         """The forward, for each way to find its samples in the inputs.
@@ -343,9 +345,6 @@ class Call:
         for reading in Batch.readings((self.args, self.kwargs), n):
             if reading.axes[0] in (None, self.engine.batch_dim):
                 yield Forward(self.engine.model, self.engine.names, self._run, reading)
-
-    def _scalar_share(self, n: int) -> float:
-        return 1.0 / n if self.engine.loss_reduction == "mean" else 1.0
 
     def _run(self, tree: tuple[tuple, dict]) -> list[Tensor]:
         args, kwargs = tree

@@ -24,7 +24,8 @@ from .errors import PrivacyError, announce
 from .graph import Graph, trace
 from .loop import loop
 from .plan import Plan
-from .planner import Forward, first_that_fits, plan_or_none
+from .planner import Forward
+from .proof import first_that_fits, plan_or_none
 from .samples import Batch
 from .training import refuse_modules, silenced, trainable
 
@@ -150,7 +151,7 @@ class Study:
                 self._forward(self.model, self.loss_fn, self.names, reading)
                 for reading in self.readings()
             ),
-            lambda forward: plan_or_none(self.graph, forward, self.ones, 1.0),
+            lambda forward: plan_or_none(self.graph, forward, self.ones, False),
         )
         if plan is None:
             self.reason = str(result)
@@ -171,7 +172,7 @@ class Study:
         if self.num_samples == 1:
             found, _ = capture_single(self.graph, [self.losses], [torch.ones_like(self.losses)])
             return Rows({name: grad.unsqueeze(0) for name, grad in found.items()}, 1)
-        return loop(self.forward, self.graph, [self.losses], self.ones, 1.0)
+        return loop(self.forward, [self.losses], self.ones, False)
 
 
 def norms_of(captured: Captured | Rows) -> Tensor:

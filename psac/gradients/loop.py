@@ -12,17 +12,16 @@ import torch
 from torch import Tensor
 
 from .capture import Rows, capture_single
-from .graph import Graph, trace
-from .layout import Layout, find
+from .graph import trace
 from .planner import Forward
+from .proof import share
 
 
 def loop(
     forward: Forward,
-    graph: Graph,
     roots: Sequence[Tensor],
     cotangents: Sequence[Tensor | None],
-    scalar_share: float,
+    mean: bool,
 ) -> Rows:
     """Per-sample gradients of all parameters, one forward and backward each."""
     n = forward.num_samples
@@ -31,36 +30,20 @@ def loop(
         for root, c in zip(roots, cotangents, strict=True)
     ]
     collected: dict[str, list[Tensor | None]] = {
-        name: [None] * n for name in graph.parameters.values()
+        name: [None] * n for name in forward.names.values()
     }
     for sample in range(n):
         with torch.enable_grad():
             alone = forward.run(forward.batch.take([sample]))
         shares = [
-            own(c, root, one, sample, n, scalar_share)
+            share(c, root, one, sample, n, mean)
             for c, root, one in zip(given, roots, alone, strict=True)
         ]
         found, _ = capture_single(trace(alone, forward.names), alone, shares)
         for name, grad in found.items():
-            collected.setdefault(name, [None] * n)[sample] = grad
-    return Rows(
-        {
-            name: filled(grads)
-            for name, grads in collected.items()
-            if any(g is not None for g in grads)
-        },
-        n,
-    )
-
-
-def own(
-    cotangent: Tensor, root: Tensor, alone: Tensor, sample: int, n: int, scalar_share: float
-) -> Tensor:
-    dim = find(root.shape, alone.shape, n, 1) if n > 1 else None
-    if dim is None:
-        return cotangent * (scalar_share if n > 1 else 1)
-    rows = torch.tensor(Layout(dim).rows_of(root.shape[dim], n, sample), device=root.device)
-    return cotangent.index_select(dim, rows)
+            collected[name][sample] = grad
+    present = {k: grads for k, grads in collected.items() if any(g is not None for g in grads)}
+    return Rows({name: filled(grads) for name, grads in present.items()}, n)
 
 
 def filled(grads: Sequence[Tensor | None]) -> Tensor:

@@ -53,6 +53,8 @@ ISOMETRIES = frozenset(
         "NarrowBackward0",
     }
 )
+# Gradients below this are rounding of zero (float32 has no normal numbers there to compare).
+NOTHING = 1e-30
 TRANSPOSES = frozenset({"TBackward0", "TransposeBackward0"})
 WHOLE = TRANSPOSES | {"ToCopyBackward0", "AliasBackward0", "CloneBackward0"}
 
@@ -287,6 +289,8 @@ def explain(
     finite = torch.isfinite(before) & torch.isfinite(after)
     before, after = before.where(finite, 0), after.where(finite, 0)
     scale = float(after.abs().max())
+    if scale < NOTHING:
+        return possible
     fitting = []
     for candidate in possible:
         rows = candidate.samples_first(before, n), candidate.samples_first(after, n)
@@ -294,8 +298,23 @@ def explain(
         if float((expected - rows[1]).abs().max()) <= tolerance * scale:
             fitting.append(candidate)
     if not fitting:
+        refuse_mixed_rows(draft, edge, before.movedim(dim, 0), after.movedim(dim, 0), factors)
         raise CannotAssign(
             f"rows at {draft.full.names[edge[0]]}, which reads "
             f"{sample_of(draft.reach[edge[0]])}, belong to samples in no fixed order"
         )
     return fitting
+
+
+def refuse_mixed_rows(
+    draft: Draft, edge: Edge, before: Tensor, after: Tensor, factors: Tensor
+) -> None:
+    """Raises where a row has grown by no sample's factor: it is a gradient of several samples."""
+    scale = float(after.abs().max())
+    flat, grown = before.reshape(len(before), -1), after.reshape(len(after), -1)
+    errors = [(flat * float(f) - grown).abs().amax(1) for f in factors]
+    if not bool((torch.stack(errors).amin(0) <= 1e-2 * scale).all()):
+        raise NotIsolated(
+            f"gradients of several samples are mixed at {draft.full.names[edge[0]]}, which reads "
+            f"{sample_of(draft.reach[edge[0]])}: the samples of a batch leak into each other there."
+        )

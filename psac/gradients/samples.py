@@ -111,8 +111,8 @@ def taken(leaf: Any, axis: Axis, samples: Sequence[int]) -> Any:
     chosen = leaf.detach().index_select(axis, index)
     if not leaf.requires_grad:
         return chosen
-    # the same place in the graph as the original has
-    return chosen.requires_grad_() if leaf.is_leaf else chosen.requires_grad_().view_as(chosen)
+    with torch.enable_grad():  # the same place in the graph as the original has
+        return chosen.requires_grad_() if leaf.is_leaf else chosen.requires_grad_().view_as(chosen)
 
 
 def count(tree: Any) -> int | None:

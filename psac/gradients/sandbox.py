@@ -53,10 +53,9 @@ class Quiet(TorchDispatchMode):
         name = func.overloadpacket.__name__
         if name in _DRAWS:
             return func(*args, **kwargs).fill_(_DRAWS[name])
-        if name == "randperm":
-            return aten.arange.default(
-                args[0], **{k: v for k, v in kwargs.items() if k != "generator"}
-            )
+        if name == "randperm":  # not the identity: samples that a shuffle mixes must be seen
+            settings = {k: v for k, v in kwargs.items() if k != "generator"}
+            return aten.arange.default(args[0], **settings).roll(1)
         args = self._without_dropout(func, list(args), kwargs)
         return func(*args, **kwargs)
 
@@ -74,7 +73,9 @@ class Quiet(TorchDispatchMode):
 
 
 @contextlib.contextmanager
-def sandbox(model: nn.Module, perturb: bool = False) -> Iterator[dict[int, Tensor]]:
+def sandbox(
+    model: nn.Module, perturb: bool = False, quiet: bool = True
+) -> Iterator[dict[int, Tensor]]:
     """Yields id(stand-in) -> parameter for parameters that were exchanged."""
     devices = sorted({p.device.index or 0 for p in model.parameters() if p.device.type == "cuda"})
     stand_ins: dict[int, Tensor] = {}
@@ -82,7 +83,8 @@ def sandbox(model: nn.Module, perturb: bool = False) -> Iterator[dict[int, Tenso
         stack.enter_context(torch.random.fork_rng(devices=devices))
         stack.enter_context(exchanged(model, perturb, stand_ins))
         stack.enter_context(torch.enable_grad())
-        stack.enter_context(Quiet())
+        if quiet:
+            stack.enter_context(Quiet())
         yield stand_ins
 
 

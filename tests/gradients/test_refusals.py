@@ -34,6 +34,9 @@ LEAKS = {
     "softmax_over_samples": lambda h: h.softmax(0),
     "cumulative_over_samples": lambda h: h.cumsum(0),
     "sorted_over_samples": lambda h: h.sort(0).values,
+    "shuffled_over_samples": lambda h: h + 0.5 * h[torch.randperm(len(h))],
+    "mixed_up_with_constants": lambda h: h + 0.5 * h[torch.randperm(len(h))].detach(),
+    "shuffled_by_sorting_noise": lambda h: h + 0.5 * h[torch.rand(len(h)).argsort()],
     "max_over_samples": lambda h: h - h.max(0).values.detach() * h,
 }
 

@@ -1,0 +1,202 @@
+"""The engine proves itself before it is believed: on the first batch of every new computation.
+
+A few samples of the batch (at most 16) are run together by the engine, and three of them alone by
+plain autograd, both without randomness. Outputs, norms and directions must agree, or `NotIsolated`
+is raised and training does not start. With the probes of planner.py this costs less than two
+ordinary steps, and a fraction of one for large batches.
+
+For the loop over samples there is no engine to check; its proof is that a sample's output is the
+same alone and among others, and that a loss which the model reduces by itself is the stated mean
+or sum over samples.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+
+import torch
+from torch import Tensor
+
+from .capture import capture, capture_single
+from .errors import CannotAssign, NotIsolated, PrivacyError
+from .graph import Graph
+from .layout import Layout, find
+from .plan import Plan
+from .planner import Forward, find_plan
+
+TOGETHER, ALONE = 16, 3
+HALF = (torch.bfloat16, torch.float16)
+
+
+def plan_or_none(
+    full: Graph, forward: Forward, cotangents: Sequence[Tensor | None], mean: bool
+) -> tuple[Plan | None, float | str]:
+    """A proved plan and its error, or None and why only the loop over samples serves.
+
+    Its isolation is proved then. `mean` says how a loss that the forward reduces by itself does it.
+    """
+    try:
+        plan = find_plan(full, forward)
+        return plan, prove(plan, forward, cotangents, mean)
+    except CannotAssign as reason:
+        prove_isolation(forward, mean)
+        return None, str(reason)
+
+
+def first_that_fits(
+    forwards: Iterable[Forward], attempt: Callable[[Forward], tuple[Plan | None, float | str]]
+) -> tuple[Forward, Plan | None, float | str]:
+    """The first reading of the inputs that stands the proof; else the error of the likeliest."""
+    errors: list[Exception] = []
+    for forward in forwards:
+        try:
+            return forward, *attempt(forward)
+        except (NotIsolated, RuntimeError, ValueError, IndexError) as error:
+            if isinstance(error, PrivacyError) and not isinstance(error, NotIsolated):
+                raise
+            errors.append(error)
+    raise next((e for e in errors if isinstance(e, NotIsolated)), errors[0])
+
+
+def prove(plan: Plan, forward: Forward, cotangents: Sequence[Tensor | None], mean: bool) -> float:
+    """The engine's per-sample gradients against plain autograd; returns the worst error."""
+    samples = spread(forward.num_samples, TOGETHER)
+    few, n = forward.among(samples), len(samples)
+    roots, graph, buffers = few.again(range(n))
+    if graph.signature != plan.signature:
+        raise CannotAssign("the operations that run change from forward to forward")
+    given = [
+        rows_of(c, root, forward.num_samples, samples)
+        for root, c in zip(roots, cotangents, strict=True)
+    ]
+    captured = capture(graph, plan, roots, given, n)
+    if captured.norms_squared is None:
+        return 0.0
+    norms = captured.norms_squared.sqrt()
+    tolerance = 5e-2 if any(root.dtype in HALF for root in roots) else 5e-3
+    floor = 1e-3 * float(norms.nan_to_num(0, 0, 0).max())
+    weights, expected, worst = torch.zeros_like(norms), {}, 0.0
+    for sample in spread(n, ALONE):
+        alone, alone_graph, alone_buffers = few.alone(sample)
+        refuse_statistics(buffers, alone_buffers)
+        shares = [
+            share(c, root, one, sample, n, mean)
+            for c, root, one in zip(given, roots, alone, strict=True)
+        ]
+        loop, _ = capture_single(alone_graph, alone, shares)
+        norm = size(loop)
+        if not math.isfinite(norm):
+            continue
+        same_output(roots, alone, sample, n, 10 * tolerance)
+        error = abs(norm - float(norms[sample])) / max(norm, floor, 1e-12)
+        if not error <= tolerance:
+            raise NotIsolated(
+                f"sample {samples[sample]} has a gradient of norm {float(norms[sample]):.6g} in "
+                f"the batch and {norm:.6g} alone: it depends on the other samples, or the loss is "
+                "not a mean or sum over samples."
+            )
+        worst, weights[sample] = max(worst, error), sample + 1.0
+        for name, grad in loop.items():
+            expected[name] = expected.get(name, 0) + (sample + 1) * grad.to(norms.dtype)
+    captured.zero_samples(~torch.isfinite(norms))
+    sums = captured.weighted_sums(weights)
+    return max(worst, same_direction(sums, expected, tolerance))
+
+
+def prove_isolation(forward: Forward, mean: bool) -> None:
+    """What the batch gives a sample is what it gets alone, and reduced losses add up."""
+    few = forward.among(spread(forward.num_samples, TOGETHER))
+    n = few.num_samples
+    roots, _, buffers = few.again(range(n))
+    totals = [0.0] * len(roots)
+    is_reduced = [root.dim() == 0 for root in roots]
+    for sample in range(n) if any(is_reduced) else spread(n, ALONE):
+        alone, _, alone_buffers = few.alone(sample)
+        refuse_statistics(buffers, alone_buffers)
+        same_output(roots, alone, sample, n, 5e-2)
+        for k, one in enumerate(alone):
+            totals[k] += float(one.detach().sum()) / (n if mean else 1)
+    for root, total, reduced in zip(roots, totals, is_reduced, strict=True):
+        if reduced and not abs(total - float(root.detach())) <= 5e-3 * max(abs(total), 1e-6):
+            raise NotIsolated(
+                f"the loss of the batch is {float(root.detach()):.6g} and that of its samples "
+                f"{total:.6g}: the loss is not a mean or sum over samples."
+            )
+
+
+def spread(total: int, count: int) -> list[int]:
+    """At most `count` numbers below `total`, from the first to the last."""
+    if total <= count:
+        return list(range(total))
+    return [k * (total - 1) // (count - 1) for k in range(count)]
+
+
+def size(grads: dict[str, Tensor]) -> float:
+    return math.sqrt(sum(float(grad.abs().double().square().sum()) for grad in grads.values()))
+
+
+def rows_of(cotangent: Tensor | None, root: Tensor, total: int, samples: Sequence[int]) -> Tensor:
+    """The part of an output gradient of the whole batch that belongs to some samples."""
+    if cotangent is None:
+        return torch.zeros_like(root)
+    dim = find(cotangent.shape, root.shape, total, len(samples)) if total > len(samples) else None
+    if dim is None:
+        return cotangent
+    layout, length = Layout(dim), cotangent.shape[dim]
+    rows = [row for sample in samples for row in layout.rows_of(length, total, sample)]
+    return cotangent.index_select(dim, torch.tensor(rows, device=cotangent.device))
+
+
+def share(
+    cotangent: Tensor, root: Tensor, alone: Tensor, sample: int, n: int, mean: bool
+) -> Tensor:
+    """The part of an output gradient that belongs to one sample."""
+    if find(root.shape, alone.shape, n, 1) is None:
+        return cotangent / n if mean else cotangent
+    return rows_of(cotangent, alone, n, [sample])
+
+
+def same_output(
+    roots: Sequence[Tensor], alone: Sequence[Tensor], sample: int, n: int, tolerance: float
+) -> None:
+    for root, one in zip(roots, alone, strict=True):
+        if find(root.shape, one.shape, n, 1) is None or not one.numel():
+            continue
+        together, single = rows_of(root.detach(), one, n, [sample]), one.detach()
+        if not bool(torch.isfinite(single).all()):
+            continue
+        difference = float((together - single).abs().max())
+        if not difference <= tolerance * max(float(single.abs().max()), 1e-6):
+            raise NotIsolated(
+                f"the output of a sample differs by {difference:.3g} when it is alone in the "
+                "batch: samples leak into each other in the forward."
+            )
+
+
+def same_direction(sums: dict[str, Tensor], expected: dict[str, Tensor], tolerance: float) -> float:
+    """The largest difference of a parameter's sum, relative to the whole."""
+    worst, whole = 0.0, max(size(expected), 1e-12)
+    for name, grad in expected.items():
+        error = size({name: sums[name] - grad if name in sums else grad}) / whole
+        if not error <= tolerance:
+            raise NotIsolated(
+                f"the gradient of '{name}' in the batch is not that of the samples alone "
+                f"(off by {error:.1%})"
+            )
+        worst = max(worst, error)
+    return worst
+
+
+def refuse_statistics(first: dict[str, Tensor], second: dict[str, Tensor]) -> None:
+    """Raises for buffers that two forwards on different samples leave different.
+
+    Those are computed from private samples.
+    """
+    for name, buffer in first.items():
+        if name in second and not torch.equal(buffer, second[name]):
+            raise PrivacyError(
+                f"the forward writes values computed from its samples into the buffer '{name}' "
+                "(running statistics?), which would be released without noise. Switch that off "
+                "(track_running_stats=False, momentum updates)."
+            )
