@@ -24,7 +24,7 @@ from .rules.arrival import Arrival
 
 # What gradients that are kept may add to the memory of a step: a share of the activations that it
 # holds anyway.
-BUDGET_SHARE = 0.08
+BUDGET_SHARE = 0.3
 MINIMAL_BUDGET = 2**20
 
 

@@ -200,7 +200,7 @@ class Outer:
             return products.view(n) if h == 1 else products.view(n, h).sum(1)
         size = n * h * l * r * self.left.element_size()
         cheapest = min(cost_of_gram(p, l, r), cost_of_forming(p, l, r))
-        if cost_of_keeping(p, l, r) <= cheapest and budget.allows(size, self.nbytes):
+        if cost_of_keeping(p, l, r) <= 0.75 * cheapest and budget.allows(size, self.nbytes):
             self.method = "instantiated"
             left, right = wide(self.left), wide(self.right)
             formed = torch.matmul(
@@ -401,14 +401,14 @@ def drop_zero_rows(left_nhpl: Tensor, right_nhpr: Tensor) -> tuple[Tensor, Tenso
     return left, right
 
 
-# Multiply-adds per sample until norms and weighted sum are both there; an entry that is written and
-# read back costs about as much as ten each time.
+# Multiply-adds per sample until norms and weighted sum are both there. An entry that is written
+# and read back costs about as much as ten; one that is kept, in memory that is not warm, eighty.
 def cost_of_gram(p: int, l: int, r: int) -> float:
     return p * p * (l + r) + p * l * r
 
 
 def cost_of_keeping(p: int, l: int, r: int) -> float:
-    return p * l * r + 30 * l * r
+    return p * l * r + 80 * l * r
 
 
 def cost_of_forming(p: int, l: int, r: int) -> float:
