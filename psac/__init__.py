@@ -10,6 +10,7 @@ from psac.gradients import (
     NotIsolated,
     OutsideTheTape,
     SlowPathWarning,
+    UnprotectedGradientWarning,
 )
 
 __version__ = "0.1.0"
@@ -30,4 +31,5 @@ __all__ = [
     "NotIsolated",
     "OutsideTheTape",
     "SlowPathWarning",
+    "UnprotectedGradientWarning",
 ]

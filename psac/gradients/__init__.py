@@ -2,7 +2,13 @@
 
 from .check import Report, check
 from .engine import Engine
-from .errors import NotIsolated, OutsideTheTape, PrivacyError, SlowPathWarning
+from .errors import (
+    NotIsolated,
+    OutsideTheTape,
+    PrivacyError,
+    SlowPathWarning,
+    UnprotectedGradientWarning,
+)
 from .functional import per_sample_norms, weighted_gradient
 
 __all__ = [
@@ -12,6 +18,7 @@ __all__ = [
     "PrivacyError",
     "Report",
     "SlowPathWarning",
+    "UnprotectedGradientWarning",
     "check",
     "per_sample_norms",
     "weighted_gradient",

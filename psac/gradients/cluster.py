@@ -37,9 +37,7 @@ class Joint:
         num_samples: int,
     ):
         self.graph, self.cluster, self.num_samples = graph, cluster, num_samples
-        self.leaves = {
-            name: k for k, name in graph.parameters.items() if name in cluster.parameters
-        }
+        self.leaves = {name: graph.leaves[name] for name in cluster.parameters}
         groups: dict[Edge, list[Contribution]] = defaultdict(list)
         for (number, k), part in found.items():
             groups[graph.children[number][k]].append(part)

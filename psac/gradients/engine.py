@@ -32,7 +32,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from ..clipping import PSAC, ClippingRule, safe_weights
 from . import samples as trees
 from .capture import Captured, Rows, capture, capture_single
-from .errors import CannotAssign, OutsideTheTape, PrivacyError, announce
+from .errors import CannotAssign, OutsideTheTape, PrivacyError, announce, announce_unprotected
 from .graph import Graph, trace
 from .loop import loop
 from .plan import Plan
@@ -40,6 +40,9 @@ from .planner import Forward
 from .proof import first_that_fits, plan_or_none, prove_isolation
 from .samples import Batch
 from .training import attached, refuse_modules, silenced, trainable
+
+# What keeps the outputs of private models in the graph: no data, and nothing that is trained.
+anchors: weakref.WeakSet[Tensor] = weakref.WeakSet()
 
 
 class Engine:
@@ -73,6 +76,7 @@ class Engine:
         self._open: weakref.WeakSet[Call] = weakref.WeakSet()  # forwards whose backward may come
         self._pending: list[Captured | Rows] = []
         self._backward = -1  # number of the backward that is pending
+        self._warned = False
         # hooks do nothing: a forward is being repeated, or studied by plain functions
         self.silent = False
 
@@ -162,11 +166,21 @@ class Engine:
             return None
         self._refuse_strangers(call)
         self._open.add(call)
-        anchor = torch.ones((), requires_grad=True)
-        handed_on = dict(
-            zip(map(id, roots), Boundary.apply(call, anchor, *call.foreign()), strict=True)
-        )
+        anchor, foreign = torch.ones((), requires_grad=True), call.foreign()
+        anchors.add(anchor)
+        if foreign and not self._warned:
+            self._warn_of(foreign)
+        handed_on = dict(zip(map(id, roots), Boundary.apply(call, anchor, *foreign), strict=True))
         return trees.map_tensors(output, lambda leaf: replaced(leaf, handed_on))
+
+    def _warn_of(self, foreign: list[Tensor]) -> None:
+        """Says once that leaves outside the model, other private models apart, are unprotected."""
+        graph = trace(foreign, {})
+        leaves = [graph.nodes[number].variable for number in graph.foreign]
+        unprotected = [leaf for leaf in leaves if leaf not in anchors]
+        if unprotected:
+            self._warned = True
+            announce_unprotected(self.model, unprotected)
 
     def _notice_changes(self) -> None:
         for module in self._batch_norms:
@@ -254,7 +268,10 @@ class Call:
         ]
 
     def foreign(self) -> list[Tensor]:
-        """Tensors outside the model that the forward depends on and that want a gradient."""
+        """Tensors outside the model that the forward depends on and that want a gradient.
+
+        They get their ordinary gradient, which is not private.
+        """
         leaves = [self.graph.nodes[k].variable for k in self.graph.foreign]
         return [self.origins.get(id(leaf), leaf) for leaf in leaves]
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 
-from torch import nn
+from torch import Tensor, nn
 
 
 class PrivacyError(RuntimeError):
@@ -28,6 +29,22 @@ class CannotAssign(Exception):
 
 class SlowPathWarning(UserWarning):
     """The loop over samples is used: right, and slow."""
+
+
+class UnprotectedGradientWarning(UserWarning):
+    """An ordinary gradient, neither clipped nor noisy, goes to tensors outside the model."""
+
+
+def announce_unprotected(model: nn.Module, tensors: Sequence[Tensor]) -> None:
+    shapes = ", ".join(str(list(tensor.shape)) for tensor in tensors[:3])
+    warnings.warn(
+        f"gradients flow through {type(model).__name__} to {len(tensors)} tensors outside it (of "
+        f"shapes {shapes}{', ...' if len(tensors) > 3 else ''}). Those gradients are ordinary "
+        "ones, not clipped: whatever is trained with them is not private. Detach the inputs, or "
+        "make those tensors part of the private model.",
+        UnprotectedGradientWarning,
+        stacklevel=4,
+    )
 
 
 def announce(model: nn.Module, reason: object) -> None:

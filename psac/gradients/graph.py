@@ -13,6 +13,7 @@ parameter is data or a foreign leaf.
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -44,6 +45,11 @@ class Graph:
     def signature(self) -> tuple:
         """Equal for two forwards that ran the same operations on the same parameters."""
         return self.names, self.children, self.roots, tuple(self.parameters.items())
+
+    @functools.cached_property
+    def leaves(self) -> dict[str, int]:
+        """The node number of each private parameter, by name."""
+        return {name: number for number, name in self.parameters.items()}
 
     def edge(self, edge: Edge) -> GradientEdge:
         return GradientEdge(self.nodes[edge[0]], edge[1])
