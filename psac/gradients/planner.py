@@ -84,19 +84,9 @@ def find_plan(full: Graph, forward: Forward) -> Plan:
             found = {
                 edge: [c for c in possible if c in again[edge]] for edge, possible in found.items()
             }
-    return draft.plan(
-        {edge: decided(draft, edge, c) for edge, c in found.items()}, list(forward.names.values())
-    )
-
-
-def decided(draft: Draft, edge: Edge, possible: list[Layout]) -> Layout | None:
-    """None for a tensor whose gradient was zero in every probe.
-
-    Its layout is asked for when one arrives.
-    """
-    if len(possible) == 1:
-        return possible[0]
-    return None
+    # Still open: its gradient was zero in every probe. Its layout is asked for when one arrives.
+    layouts = {edge: c[0] if len(c) == 1 else None for edge, c in found.items()}
+    return draft.plan(layouts, list(forward.names.values()))
 
 
 def find_layouts(
