@@ -18,6 +18,7 @@ from .cluster import Across, Joint
 from .contributions import Budget, Contribution, Dense
 from .errors import CannotAssign, OutsideTheTape
 from .graph import Graph
+from .groups import Groups
 from .plan import NOTHING, Cluster, Plan, Tap
 from .rules import contributions
 from .rules.arrival import Arrival
@@ -34,8 +35,8 @@ class Captured:
     def __init__(self, graph: Graph, plan: Plan, num_samples: int, at_once: bool = True):
         self.graph, self.plan, self.num_samples, self.at_once = graph, plan, num_samples, at_once
         self.found: dict[tuple[int, int], Contribution] = {}
-        self.joints: list[Joint | Across] = []
-        self.norms_squared: Tensor | None = None
+        self.joints: list[tuple[tuple[str, ...], Joint | Across]] = []
+        self.measured: list[tuple[tuple[str, ...], Tensor]] = []  # squared norms
         self.foreign_gradients: dict[int, Tensor] = {}
         self.budget = Budget(MINIMAL_BUDGET + int(BUDGET_SHARE * plan.activation_bytes), plan.spare)
         self.activation_bytes = 0
@@ -84,10 +85,12 @@ class Captured:
         self._add(Joint(self.graph, cluster, uses, self.num_samples), self.plan, cluster.parameters)
 
     def _add(self, joint: Joint | Across, plan: Plan, names: tuple[str, ...]) -> None:
-        norms = joint.norms_squared(self.budget)
-        self.norms_squared = norms if self.norms_squared is None else self.norms_squared + norms
+        self.measured.append((names, joint.norms_squared(self.budget)))
         plan.methods[names] = joint.method
-        self.joints.append(joint)
+        self.joints.append((names, joint))
+
+    def norms_squared(self, groups: Groups) -> list[Tensor | None]:
+        return add_up(self.measured, groups)
 
     def join(self, others: Sequence[Captured]) -> None:
         """Measures this and other unmeasured captures as one.
@@ -122,11 +125,11 @@ class Captured:
                     self._measure(cluster)
 
     def zero_samples(self, samples: Tensor) -> None:
-        for joint in self.joints:
+        for _, joint in self.joints:
             joint.zero_samples(samples)
 
-    def weighted_sums(self, weights: Tensor) -> dict[str, Tensor]:
-        """Sum over samples of weights[n] * gradient[n], by parameter.
+    def weighted_sums(self, weights: Sequence[Tensor], groups: Groups) -> dict[str, Tensor]:
+        """Sum over samples of weights[group][n] * gradient[n], by parameter.
 
         Parameters without gradient are left out. Consumes what was captured, so that memory is
         freed while sums are formed.
@@ -135,7 +138,8 @@ class Captured:
         self.budget.forget()
         with torch.no_grad():
             while self.joints:
-                sums.update(self.joints.pop(0).weighted_sums(weights))
+                names, joint = self.joints.pop(0)
+                sums.update(joint.weighted_sums(weights[groups.of(names)]))
         self.budget.give_back()
         return sums
 
@@ -219,13 +223,28 @@ class Rows:
     def __init__(self, rows: dict[str, Tensor], num_samples: int):
         self.rows = {name: Dense(value) for name, value in rows.items()}
         self.num_samples = num_samples
-        norms = [row.norms_squared(Budget(0)) for row in self.rows.values()]
-        self.norms_squared = torch.stack(norms).sum(0) if norms else None
         self.foreign_gradients: dict[int, Tensor] = {}
+
+    def norms_squared(self, groups: Groups) -> list[Tensor | None]:
+        return add_up(
+            [((name,), row.norms_squared(Budget(0))) for name, row in self.rows.items()], groups
+        )
 
     def zero_samples(self, samples: Tensor) -> None:
         for row in self.rows.values():
             row.zero_samples(samples)
 
-    def weighted_sums(self, weights: Tensor) -> dict[str, Tensor]:
-        return {name: row.weighted_sum(weights) for name, row in self.rows.items()}
+    def weighted_sums(self, weights: Sequence[Tensor], groups: Groups) -> dict[str, Tensor]:
+        return {
+            name: row.weighted_sum(weights[groups.of((name,))]) for name, row in self.rows.items()
+        }
+
+
+def add_up(
+    measured: Sequence[tuple[tuple[str, ...], Tensor]], groups: Groups
+) -> list[Tensor | None]:
+    """Squared norms by group; None for a group that no gradient reached."""
+    parts: list[list[Tensor]] = [[] for _ in range(groups.count)]
+    for names, norms in measured:
+        parts[groups.of(names)].append(norms)
+    return [torch.stack(group).sum(0) if group else None for group in parts]

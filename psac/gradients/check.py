@@ -19,6 +19,7 @@ from torch import nn
 
 from .capture import Captured
 from .functional import LossFunction, Study, norms_of
+from .groups import TOGETHER
 from .plan import Plan
 from .proof import ALONE
 from .rules import RULES
@@ -160,7 +161,8 @@ def costs(
 
     def private() -> None:
         captured = study.again().captured(plan)
-        captured.weighted_sums(torch.ones(study.num_samples, dtype=norms_of(captured).dtype))
+        ones = torch.ones(study.num_samples, dtype=norms_of(captured).dtype)
+        captured.weighted_sums([ones], TOGETHER)
 
     times: tuple[list[float], list[float]] = ([], [])
     peaks = peak_of(ordinary), peak_of(private)

@@ -15,14 +15,14 @@ Guarantees. The model stays the user's object: parameters, state_dict keys, outp
 and `detach` removes every trace. Each sample adds at most `clipping.bound` to the sums. It fails
 closed: a gradient that reaches a private parameter by any other way raises `OutsideTheTape` and
 names the parameter; so does a second backward of the same forward. A forward whose operations were
-not seen before is proved before it counts (see planner.py).
+not seen before is proved before it counts (see planner.py), and so is the loss (see losses.py).
 """
 
 from __future__ import annotations
 
 import contextlib
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import torch
@@ -34,7 +34,9 @@ from . import samples as trees
 from .capture import Captured, Rows, capture, capture_single
 from .errors import CannotAssign, OutsideTheTape, PrivacyError, announce, announce_unprotected
 from .graph import Graph, trace
+from .groups import TOGETHER, Groups
 from .loop import loop
+from .losses import LossTape, layouts, prove_loss
 from .plan import Plan
 from .planner import Forward
 from .proof import first_that_fits, plan_or_none, prove_isolation
@@ -52,14 +54,15 @@ class Engine:
         self,
         model: nn.Module,
         *,
-        clipping: ClippingRule | None = None,
+        clipping: ClippingRule | Mapping[str, ClippingRule] | None = None,
         loss_reduction: Literal["mean", "sum"] = "mean",
         batch_dim: int = 0,
         method: Literal["auto", "loop"] = "auto",
     ):
-        """`loss_reduction`: how the user's loss reduces over the batch.
+        """`clipping`: one rule, or a mapping from patterns of parameter names to rules.
 
-        `batch_dim`: where samples are in inputs.
+        `loss_reduction`: how the user's loss reduces over the batch. `batch_dim`: where samples are
+        in inputs.
         """
         if loss_reduction not in ("mean", "sum"):
             raise ValueError(f"loss_reduction {loss_reduction!r} is unknown. Known: 'mean', 'sum'.")
@@ -68,7 +71,8 @@ class Engine:
         self.model, self.clipping = model, clipping if clipping is not None else PSAC()
         self.loss_reduction, self.batch_dim, self.method = loss_reduction, batch_dim, method
         self.plans: dict[tuple, Plan | None] = {}  # None: the loop serves this forward
-        self.norms: Tensor | None = None  # of the last backward; sensitive, not private
+        # Of the last backward, [n]; with several groups [groups, n]. Sensitive, not private.
+        self.norms: Tensor | None = None
         self.weights: Tensor | None = None
         self.num_samples = 0  # since the last collect
         self._sums: dict[str, Tensor] = {}
@@ -76,6 +80,10 @@ class Engine:
         self._open: weakref.WeakSet[Call] = weakref.WeakSet()  # forwards whose backward may come
         self._pending: list[Captured | Rows] = []
         self._backward = -1  # number of the backward that is pending
+        self._expected: int | None = None  # samples of the forward to come; None: any number
+        self._served = False  # the expected samples had their backward
+        self._tape: LossTape | None = None
+        self._backwards, self._next_loss_proof = 0, 0
         self._warned = False
         # hooks do nothing: a forward is being repeated, or studied by plain functions
         self.silent = False
@@ -85,6 +93,9 @@ class Engine:
         if self._handles:
             return self
         self.parameters = trainable(self.model)
+        self.groups = TOGETHER
+        if isinstance(self.clipping, Mapping):
+            self.groups = Groups.by_pattern(self.clipping, self.parameters)
         refuse_modules(self.model)
         self._frozen = {name: p for name, p in self.model.named_parameters() if not p.requires_grad}
         self._batch_norms = [
@@ -112,6 +123,7 @@ class Engine:
         self._handles = []
         if attached.get(self.model) is self:
             del attached[self.model]
+        self._drop_tape()
         self.discard()
 
     def __enter__(self) -> Engine:
@@ -133,6 +145,25 @@ class Engine:
         self.discard()
         return sums
 
+    @property
+    def rules(self) -> list[ClippingRule]:
+        """One for each group."""
+        if isinstance(self.clipping, Mapping):
+            return list(self.clipping.values())
+        return [self.clipping]
+
+    @property
+    def sensitivities(self) -> dict[str, float]:
+        """By parameter: the bound of the rule that clips it."""
+        return {name: self.rules[self.groups.of([name])].bound for name in self.parameters}
+
+    def expect(self, num_samples: int | None) -> None:
+        """From now on one backward, of this many samples: what a loader has handed out.
+
+        Another number, or a second backward, raises; None lifts that.
+        """
+        self._expected, self._served = num_samples, False
+
     def discard(self) -> None:
         """Forgets what was accumulated."""
         self._sums, self.num_samples, self._pending = {}, 0, []
@@ -141,6 +172,10 @@ class Engine:
     def _before(self, module: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict] | None:
         if self.silent or not torch.is_grad_enabled():
             return None
+        if self._tape is not None:
+            self._tape.pause()
+            if self._tape.loss is not None:
+                self._tape = None
         self._notice_changes()
         if any(t.requires_grad for t in trees.tensors((args, kwargs))):
             self._origins: list[tuple[Tensor, Tensor]] = []
@@ -170,8 +205,23 @@ class Engine:
         anchors.add(anchor)
         if foreign and not self._warned:
             self._warn_of(foreign)
-        handed_on = dict(zip(map(id, roots), Boundary.apply(call, anchor, *foreign), strict=True))
+        outputs = Boundary.apply(call, anchor, *foreign)
+        handed_on = dict(zip(map(id, roots), outputs, strict=True))
+        if self._backwards >= self._next_loss_proof:
+            self._record_loss(call, outputs)
         return trees.map_tensors(output, lambda leaf: replaced(leaf, handed_on))
+
+    def _record_loss(self, call: Call, outputs: Sequence[Tensor]) -> None:
+        """From here to backward, what the user does to the outputs goes on the tape."""
+        if self._tape is None:
+            self._tape = LossTape()
+        self._tape.handed_on.append((call.graph.signature, outputs))
+        self._tape.start()
+
+    def _drop_tape(self) -> None:
+        if self._tape is not None:
+            self._tape.pause()
+        self._tape = None
 
     def _warn_of(self, foreign: list[Tensor]) -> None:
         """Says once that leaves outside the model, other private models apart, are unprotected."""
@@ -236,22 +286,43 @@ class Engine:
     def _finish(self) -> None:
         parts, self._pending = self._pending, []
         captured = together(parts)
-        if captured.norms_squared is None:
-            return
         n = captured.num_samples
+        self._prove_loss(n)
+        self._served, self._backwards = True, self._backwards + 1
+        squared = captured.norms_squared(self.groups)
+        like = next((norms for norms in squared if norms is not None), None)
+        if like is None:
+            return
         factor = float(n) if self.loss_reduction == "mean" else 1.0
-        norms = captured.norms_squared.sqrt() * factor
-        weights = safe_weights(self.clipping, norms)
-        finite = torch.isfinite(norms)
-        if not bool(finite.all()):
+        norms = [torch.zeros_like(like) if s is None else s.sqrt() * factor for s in squared]
+        weights = [safe_weights(rule, x) for rule, x in zip(self.rules, norms, strict=True)]
+        self.norms, self.weights = (
+            (norms[0], weights[0])
+            if len(norms) == 1
+            else (torch.stack(norms), torch.stack(weights))
+        )
+        finite = torch.isfinite(self.norms).view(len(norms), n).all(0)
+        if not bool(finite.all()):  # in any group: the sample is dropped from all
             captured.zero_samples(~finite)
-        for name, value in captured.weighted_sums(weights * factor).items():
+            weights = [torch.where(finite, w, 0.0) for w in weights]
+        scaled = [w * factor for w in weights]
+        for name, value in captured.weighted_sums(scaled, self.groups).items():
             known = self._sums.get(name)
             self._sums[name] = (
                 value.to(self.parameters[name].dtype) if known is None else known.add_(value)
             )
-        self.norms, self.weights = norms, weights
         self.num_samples += n
+
+    def _prove_loss(self, n: int) -> None:
+        tape = self._tape
+        if tape is None or n < 2:  # there is nobody to mix with; the next batch proves
+            return
+        for signature, outputs in tape.handed_on:
+            plan = self.plans.get(signature)
+            tape.outputs += zip(outputs, layouts(outputs, n, plan and plan.root_dims), strict=True)
+        prove_loss(tape, n, self.loss_reduction == "mean")
+        self._next_loss_proof = 2 * self._backwards + 1
+        tape.forget()
 
 
 class Call:
@@ -294,15 +365,38 @@ class Call:
         return result
 
     def num_samples(self) -> int:
-        dim = self.engine.batch_dim
-        for leaf in trees.leaves((self.args, self.kwargs)):
-            if not isinstance(leaf, Tensor):
-                return int(leaf.batch_sizes[0])
-            if leaf.dim() > dim:
-                return leaf.shape[dim]
-        raise PrivacyError(
-            "no input of the forward is a tensor, so the samples of the batch cannot be found."
-        )
+        dim, expected = self.engine.batch_dim, self.engine._expected
+        found = [
+            int(leaf.batch_sizes[0]) if not isinstance(leaf, Tensor) else leaf.shape[dim]
+            for leaf in trees.leaves((self.args, self.kwargs))
+            if not isinstance(leaf, Tensor) or leaf.dim() > dim
+        ]
+        if not found:
+            raise PrivacyError(
+                "no input of the forward is a tensor, so the samples of the batch cannot be found."
+            )
+        if expected is None:
+            return found[0]
+        self._refuse_unexpected(found, expected)
+        return expected
+
+    def _refuse_unexpected(self, found: list[int], expected: int) -> None:
+        if expected == 0:
+            raise PrivacyError(
+                "a backward outside the loop over private.loader: its samples were not drawn by "
+                "the private sampler. For gradients that train other models use private.paused()."
+            )
+        if expected not in found:
+            raise PrivacyError(
+                f"the model was given {found[0]} samples, private.loader handed out {expected}. "
+                "Each of them must be in the forward exactly once: split batches by "
+                "physical_batch_size, and draw copies of a sample (augmentation) inside the model."
+            )
+        if self.engine._served:
+            raise PrivacyError(
+                "a second backward on the same batch: its samples would count twice, and what one "
+                "sample adds would pass the bound. Add the losses up, and call backward once."
+            )
 
     def _captured(
         self, n: int, grads: Sequence[Tensor | None]

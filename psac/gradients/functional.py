@@ -22,6 +22,7 @@ from ..clipping import ClippingRule, safe_weights
 from .capture import Captured, Rows, capture, capture_single
 from .errors import PrivacyError, announce
 from .graph import Graph, trace
+from .groups import TOGETHER
 from .loop import loop
 from .plan import Plan
 from .planner import Forward
@@ -60,7 +61,7 @@ def weighted_gradient(
     captured = captured_by(model, loss_fn, batch, method)
     norms = norms_of(captured)
     captured.zero_samples(~torch.isfinite(norms))
-    sums = captured.weighted_sums(safe_weights(clipping, norms))
+    sums = captured.weighted_sums([safe_weights(clipping, norms)], TOGETHER)
     return {
         name: sums.get(name, torch.zeros_like(p)).to(p.dtype)
         for name, p in trainable(model).items()
@@ -176,7 +177,7 @@ class Study:
 
 
 def norms_of(captured: Captured | Rows) -> Tensor:
-    squared = captured.norms_squared
+    (squared,) = captured.norms_squared(TOGETHER)
     return torch.zeros(captured.num_samples) if squared is None else squared.sqrt()
 
 

@@ -21,11 +21,12 @@ from torch import Tensor
 from .capture import capture, capture_single
 from .errors import CannotAssign, NotIsolated, PrivacyError
 from .graph import Graph
+from .groups import TOGETHER
 from .layout import Layout, find
 from .plan import Plan
 from .planner import Forward, find_plan
 
-TOGETHER, ALONE = 16, 3
+MOST, ALONE = 16, 3
 HALF = (torch.bfloat16, torch.float16)
 
 
@@ -61,7 +62,7 @@ def first_that_fits(
 
 def prove(plan: Plan, forward: Forward, cotangents: Sequence[Tensor | None], mean: bool) -> float:
     """The engine's per-sample gradients against plain autograd; returns the worst error."""
-    samples = spread(forward.num_samples, TOGETHER)
+    samples = spread(forward.num_samples, MOST)
     few, n = forward.among(samples), len(samples)
     roots, graph, buffers = few.again(range(n))
     if graph.signature != plan.signature:
@@ -71,15 +72,19 @@ def prove(plan: Plan, forward: Forward, cotangents: Sequence[Tensor | None], mea
         for root, c in zip(roots, cotangents, strict=True)
     ]
     captured = capture(graph, plan, roots, given, n)
-    if captured.norms_squared is None:
+    (squared,) = captured.norms_squared(TOGETHER)
+    if squared is None:
         return 0.0
-    norms = captured.norms_squared.sqrt()
+    norms = squared.sqrt()
     tolerance = 5e-2 if any(root.dtype in HALF for root in roots) else 5e-3
     floor = 1e-3 * float(norms.nan_to_num(0, 0, 0).max())
     weights, expected, worst = torch.zeros_like(norms), {}, 0.0
     for sample in spread(n, ALONE):
         alone, alone_graph, alone_buffers = few.alone(sample)
         refuse_statistics(buffers, alone_buffers)
+        plan.root_dims = [
+            find(root.shape, one.shape, n, 1) for root, one in zip(roots, alone, strict=True)
+        ]
         shares = [
             share(c, root, one, sample, n, mean)
             for c, root, one in zip(given, roots, alone, strict=True)
@@ -100,13 +105,13 @@ def prove(plan: Plan, forward: Forward, cotangents: Sequence[Tensor | None], mea
         for name, grad in loop.items():
             expected[name] = expected.get(name, 0) + (sample + 1) * grad.to(norms.dtype)
     captured.zero_samples(~torch.isfinite(norms))
-    sums = captured.weighted_sums(weights)
+    sums = captured.weighted_sums([weights], TOGETHER)
     return max(worst, same_direction(sums, expected, tolerance))
 
 
 def prove_isolation(forward: Forward, mean: bool) -> None:
     """What the batch gives a sample is what it gets alone, and reduced losses add up."""
-    few = forward.among(spread(forward.num_samples, TOGETHER))
+    few = forward.among(spread(forward.num_samples, MOST))
     n = few.num_samples
     roots, _, buffers = few.again(range(n))
     totals = [0.0] * len(roots)

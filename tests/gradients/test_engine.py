@@ -364,3 +364,95 @@ def test_an_exception_in_a_backward_leaves_the_engine_usable():
         engine.discard()
         F.cross_entropy(model(x), y).backward()
         close(engine.collect(), reference(model, x, y))
+
+
+# Groups of parameters, each with a rule of its own
+GROUPED = {"0.*": psac.PSAC(bound=0.5), "*": psac.Abadi(bound=2.0)}
+
+
+@pytest.mark.parametrize("method", ["auto", "loop"])
+def test_groups_are_clipped_each_by_its_own_norm(method):
+    model, (x, y) = network(), data()
+    gradients = oracles.loop_gradients(
+        model,
+        lambda m, batch: F.cross_entropy(m(batch[0]), batch[1], reduction="none"),
+        (x, y),
+        oracles.take_first,
+        len(x),
+    )
+    expected = {}
+    for prefix, rule in (("0.", GROUPED["0.*"]), ("2.", GROUPED["*"])):
+        parts = [{k: g for k, g in one.items() if k.startswith(prefix)} for one in gradients]
+        norms = oracles.norms(parts).float()
+        weights = [min(w, rule.bound / n) for w, n in zip(rule.weights(norms), norms, strict=True)]
+        expected |= oracles.weighted_sum(parts, [float(w) for w in weights])
+    with psac.Engine(model, clipping=GROUPED, method=method) as engine:
+        F.cross_entropy(model(x), y).backward()
+        assert engine.norms.shape == engine.weights.shape == (2, len(x))
+        sums = engine.collect()
+        assert engine.sensitivities == {
+            "0.weight": 0.5,
+            "0.bias": 0.5,
+            "2.weight": 2.0,
+            "2.bias": 2.0,
+        }
+    close(sums, {name: expected[name].float() for name in sums})
+
+
+def test_groups_that_leave_a_parameter_out_or_fit_none_are_refused():
+    with pytest.raises(ValueError, match=r"no clipping rule is given for .*2\.bias"):
+        psac.Engine(network(), clipping={"0.*": psac.PSAC()}).attach()
+    with pytest.raises(ValueError, match=r"\['head\.\*'\] fit no parameter"):
+        psac.Engine(network(), clipping={"*": psac.PSAC(), "head.*": psac.PSAC()}).attach()
+
+
+def test_parameters_that_are_measured_together_must_be_in_one_group():
+    model = nn.utils.parametrizations.weight_norm(nn.Linear(4, 3))
+    rules = {"*original0": psac.PSAC(), "*": psac.PSAC()}
+    with (
+        psac.Engine(model, clipping=rules, loss_reduction="sum"),
+        pytest.raises(psac.PrivacyError, match="Clip them by one rule"),
+    ):
+        model(torch.randn(5, 4)).square().sum().backward()
+
+
+def test_a_sample_that_is_not_finite_in_one_group_is_dropped_from_all():
+    model, (x, y) = network(), data()
+    with psac.Engine(model, clipping=GROUPED) as engine:
+        F.cross_entropy(model(x[1:]), y[1:]).backward()
+        expected = engine.collect()
+        x[0] = float("inf")
+        F.cross_entropy(model(x), y).backward()
+        close(engine.collect(), expected)
+
+
+# What a loader has handed out
+def test_the_expected_samples_have_one_backward_and_no_others():
+    model, (x, y) = network(), data()
+    with psac.Engine(model) as engine:
+        engine.expect(len(x))
+        F.cross_entropy(model(x), y).backward()
+        loss = F.cross_entropy(model(x), y)
+        with pytest.raises(psac.PrivacyError, match="a second backward on the same batch"):
+            loss.backward()
+        engine.expect(len(x))
+        loss = F.cross_entropy(model(x.repeat(2, 1)), y.repeat(2))
+        with pytest.raises(psac.PrivacyError, match=r"given 14 samples, private\.loader"):
+            loss.backward()
+        engine.expect(0)
+        loss = F.cross_entropy(model(x), y)
+        with pytest.raises(psac.PrivacyError, match=r"outside the loop over private\.loader"):
+            loss.backward()
+        assert engine.num_samples == len(x)
+
+
+def test_the_expected_number_finds_the_samples_behind_a_mask():
+    class Masked(nn.Linear):
+        def forward(self, mask, x):
+            return super().forward(x @ mask)
+
+    model, (x, y) = Masked(4, 3), data()
+    with psac.Engine(model) as engine:
+        engine.expect(len(x))
+        F.cross_entropy(model(torch.eye(4), x), y).backward()
+        assert engine.num_samples == len(x)

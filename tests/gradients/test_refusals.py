@@ -62,7 +62,7 @@ def test_batch_norm_in_training_mode_is_refused_by_name(layer):
 
 def test_batch_norm_that_is_switched_to_training_later_is_noticed():
     model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)).eval()
-    with psac.Engine(model):
+    with psac.Engine(model, loss_reduction="sum"):
         model(torch.randn(5, 4)).sum().backward()
         model.train()
         with pytest.raises(psac.NotIsolated, match="at '1'"):
@@ -125,7 +125,7 @@ def test_reentrant_checkpointing_is_refused():
 
 def test_a_second_backward_of_the_same_batch_is_refused():
     model, x = nn.Linear(4, 2), torch.randn(5, 4)
-    with psac.Engine(model):
+    with psac.Engine(model, loss_reduction="sum"):
         loss = model(x).sum()
         loss.backward(retain_graph=True)
         with pytest.raises(psac.OutsideTheTape, match="second backward"):
@@ -189,7 +189,7 @@ def test_an_embedding_with_max_norm_is_refused():
 def test_parameters_unfrozen_later_are_noticed():
     model, x = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2)), torch.randn(5, 4)
     model[0].requires_grad_(False)
-    with psac.Engine(model):
+    with psac.Engine(model, loss_reduction="sum"):
         model(x).sum().backward()
         model[0].requires_grad_(True)
         with pytest.raises(psac.PrivacyError, match=r"0\.bias"):

@@ -1,0 +1,361 @@
+"""What happens between the model's outputs and `backward` must keep samples apart, too.
+
+The engine repeats the model's forward to prove it; the loss is the user's code and cannot be called
+again.  So on the first batch, and then ever more rarely (at 2, 4, 8, ... backward passes), a
+`LossTape` records the torch functions that the user calls on the outputs, and `prove_loss` plays
+them again for one sample alone (its outputs, its labels).  The gradient that reaches the sample's
+outputs must be the same as in the batch: divided by n for a loss that is a mean over samples, as it
+is for a sum.
+
+Guarantees: a loss that compares samples, or a mean over something other than samples (tokens, kept
+entries, positive labels), raises `NotIsolated` before anything of that batch is added up.  What
+cannot be played again (a custom autograd Function outside the model) is refused.
+
+A batch size n that was written into the loss is played as 1.  Where the tape still does not run for
+one sample, all samples are replaced by copies of one; that cannot tell a mean from a sum, but
+everything else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from . import samples as trees
+from .errors import NotIsolated, PrivacyError
+from .layout import Layout
+from .proof import ALONE, HALF, spread
+from .sandbox import Quiet
+
+REMEDY = (
+    "Each sample's loss must be its own, and the whole their plain mean or sum over samples, as in "
+    "private.backward(losses) with one loss per sample. For a mean over tokens, take the mean "
+    "within each sample first."
+)
+
+
+class Played(NamedTuple):
+    function: Callable
+    args: tuple
+    kwargs: dict
+    result: Any
+    autocast: list[tuple[str, torch.dtype]]
+
+
+class LossTape(TorchFunctionMode):
+    """Records torch functions from the moment the model's outputs are handed to the user."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.played: list[Played] = []
+        self.handed_on: list[tuple[tuple, Sequence[Tensor]]] = []  # by the graph of the forward
+        self.outputs: list[tuple[Tensor, Layout | None]] = []  # None: it has no sample dimension
+        self.loss: Tensor | None = None
+        self.running = False
+
+    def start(self) -> None:
+        self.running = True
+        self.__enter__()
+
+    def pause(self) -> None:
+        """Off the stack of modes, wherever the user's own modes left it."""
+        if not self.running:
+            return
+        self.running = False
+        above = []
+        while torch._C._len_torch_function_stack():
+            mode = torch.overrides._pop_mode()
+            if mode is self:
+                break
+            above.append(mode)
+        for mode in reversed(above):
+            torch.overrides._push_mode(mode)
+
+    def __torch_function__(
+        self, function: Callable, types: Any, args: tuple = (), kwargs: dict | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if function is Tensor.backward:
+            self.loss = args[0]
+        result = function(*args, **kwargs)
+        if self.loss is None:
+            self.played.append(Played(function, args, kwargs, result, autocast_now()))
+        return result
+
+    def forget(self) -> None:
+        """Lets go of the tensors; the tape itself is taken away when the backward is over."""
+        self.played, self.handed_on, self.outputs = [], [], []
+
+    @property
+    def tolerance(self) -> float:
+        made = [t for call in self.played for t in trees.leaves(call.result)]
+        half = any(t.dtype in HALF for t in (*made, *(output for output, _ in self.outputs)))
+        return 5e-2 if half else 1e-3
+
+    def play(self, replaced: dict[int, Tensor], numbers: dict[int, int]) -> Tensor | None:
+        """The loss, with other tensors and numbers in the place of some.
+
+        None if it does not depend on them.
+        """
+        now = dict(replaced)
+        for call in self.played:
+            inputs = (call.args, call.kwargs)
+            if not any(id(t) in now for t in trees.leaves(inputs)):
+                continue
+            before = trees.leaves(call.result)
+            if not before and call.function is not Tensor.__setitem__:
+                continue  # a number for the user to look at
+            args, kwargs = trees.map_tensors(inputs, lambda t, now=now: now.get(id(t), t))
+            args = exchanged(args, numbers)
+            with contextlib.ExitStack() as stack:
+                for device, dtype in call.autocast:
+                    stack.enter_context(torch.autocast(device, dtype=dtype))
+                after = trees.leaves(call.function(*args, **kwargs))
+            now.update((id(old), new) for old, new in zip(before, after, strict=True))
+        return now.get(id(self.loss))
+
+    def constants(self) -> list[Tensor]:
+        """Tensors that the loss uses and that neither the model nor the tape made: labels."""
+        made = {id(output) for output, _ in self.outputs}
+        made |= {id(t) for call in self.played for t in trees.leaves(call.result)}
+        used = [t for call in self.played for t in trees.leaves((call.args, call.kwargs))]
+        return list(
+            {id(t): t for t in used if isinstance(t, Tensor) and id(t) not in made}.values()
+        )
+
+
+def exchanged(tree: Any, numbers: dict[int, int]) -> Any:
+    """The tree with some of its numbers exchanged: a batch size that is written in."""
+    if isinstance(tree, (tuple, list)):
+        return type(tree)(exchanged(value, numbers) for value in tree)
+    if isinstance(tree, (int, float)) and not isinstance(tree, bool):
+        return numbers.get(int(tree), tree) if tree == int(tree) else tree
+    return tree
+
+
+def autocast_now() -> list[tuple[str, torch.dtype]]:
+    return [
+        (device, torch.get_autocast_dtype(device))
+        for device in ("cpu", "cuda")
+        if torch.is_autocast_enabled(device)
+    ]
+
+
+def prove_loss(tape: LossTape, n: int, mean: bool) -> None:
+    """Raises unless the loss treats a sample in the batch as it does the sample alone."""
+    if tape.loss is None:
+        raise PrivacyError(
+            "a gradient came back that loss.backward() did not start, so the loss cannot be "
+            "proved. Call loss.backward() or private.backward(losses)."
+        )
+    if any(tape.loss is output for output, _ in tape.outputs):
+        return  # the model reduces its loss by itself, and was proved with it
+    refuse_hidden(tape.loss)
+    with Quiet(), torch.enable_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        together = cotangents(tape, {}, lambda tensor, layout: tensor, {})
+        for sample in spread(n, ALONE):
+            found = compare(tape, together, alone, sample, n, mean)
+            if found is None:
+                found = compare(tape, together, copies, sample, n, mean)
+            if found is None:
+                raise PrivacyError(
+                    "the loss cannot be computed again for one sample, so it cannot be proved. "
+                    + REMEDY
+                )
+            found = found or depends_on_others(tape, together, sample, n)
+            if found:
+                raise NotIsolated(f"{found} {REMEDY}")
+
+
+def compare(
+    tape: LossTape,
+    together: list[Tensor | None],
+    among: Callable[..., Tensor],
+    sample: int,
+    n: int,
+    mean: bool,
+) -> str | None:
+    """What is wrong with the loss of one sample, empty if nothing is; None if it does not run."""
+    found = None
+    ways = itertools.product(
+        readings(tape.constants(), n), ({}, {n: 1})[: 2 if among is alone else 1]
+    )
+    for rows, numbers in ways:
+        try:
+            single = cotangents(
+                tape,
+                {id(t): among(t, layout, n, sample) for t, layout in rows},
+                lambda tensor, layout: among(tensor, layout, n, sample),
+                numbers,
+            )
+        except (RuntimeError, ValueError, IndexError):
+            continue
+        found = difference(tape, together, single, among, sample, n, mean)
+        if not found:
+            return ""
+    return found
+
+
+def depends_on_others(tape: LossTape, together: list[Tensor | None], sample: int, n: int) -> str:
+    """Far other outputs of the other samples: for what has no slope here, such as a hinge."""
+    for change in (lambda others: others.roll(1), lambda others: -100 * others - 1):
+
+        def moved(tensor: Tensor, layout: Layout | None, change=change) -> Tensor:
+            if layout is None:
+                return tensor
+            rows = layout.rows_of(tensor.shape[layout.dim], n, sample)
+            index = torch.tensor(rows, device=tensor.device)
+            own = tensor.index_select(layout.dim, index)
+            return change(tensor).index_copy(layout.dim, index, own)
+
+        try:
+            other = cotangents(tape, {}, moved, {})
+        except (RuntimeError, ValueError, IndexError):  # outputs that the loss does not allow
+            continue
+        for (_, layout), before, after in zip(tape.outputs, together, other, strict=True):
+            if before is None or after is None or layout is None:
+                continue
+            own = alone(before, layout, n, sample)
+            if not same(alone(after, layout, n, sample), own, tape.tolerance):
+                return f"the gradient of sample {sample} changes with the outputs of the others."
+    return ""
+
+
+def cotangents(
+    tape: LossTape,
+    constants: dict[int, Tensor],
+    choose: Callable[..., Tensor],
+    numbers: dict[int, int],
+) -> list[Tensor | None]:
+    """Gradients that reach the outputs when the tape is played for some samples."""
+    leaves = [
+        choose(output.detach(), layout).clone().requires_grad_() for output, layout in tape.outputs
+    ]
+    # Not leaves, so that the user's in-place operations stay possible.
+    replaced = {
+        id(output): leaf.view_as(leaf)
+        for (output, _), leaf in zip(tape.outputs, leaves, strict=True)
+    }
+    loss = tape.play(constants | replaced, numbers)
+    if loss is None or not loss.requires_grad:
+        return [None] * len(leaves)
+    return list(torch.autograd.grad(loss.sum(), leaves, allow_unused=True))
+
+
+def difference(
+    tape: LossTape,
+    together: list[Tensor | None],
+    single: list[Tensor | None],
+    among: Callable[..., Tensor],
+    sample: int,
+    n: int,
+    mean: bool,
+) -> str:
+    for (_, layout), batch, one in zip(tape.outputs, together, single, strict=True):
+        if batch is None or one is None:
+            if (batch is None) != (one is None):
+                return f"sample {sample} has no gradient alone and one in the batch, or vice versa."
+            continue
+        own = alone(batch, layout, n, sample)
+        expected = alone(one, layout, n, sample) if among is copies else one
+        divided = among is alone and layout is not None
+        if same(own, expected / n if divided and mean else expected, tape.tolerance):
+            continue
+        if divided and same(own, expected if mean else expected / n, tape.tolerance):
+            given, found = ("mean", "sum") if mean else ("sum", "mean")
+            return (
+                f"loss_reduction={given!r} was stated, but the loss is a {found} over samples: "
+                f"pass loss_reduction={found!r}."
+            )
+        return (
+            f"sample {sample} gets another gradient from the loss in its batch (size "
+            f"{float(own.norm()):.4g}) than alone ({float(expected.norm()):.4g}, over {n} for a "
+            "mean): the loss mixes samples, or is a mean over something else."
+        )
+    return ""
+
+
+def same(first: Tensor, second: Tensor, tolerance: float) -> bool:
+    if first.shape != second.shape:
+        return False
+    if not bool(second.isfinite().all()):
+        return True  # such a sample is dropped
+    return float((first - second).abs().max()) <= tolerance * max(float(second.abs().max()), 1e-12)
+
+
+def alone(tensor: Tensor, layout: Layout | None, n: int, sample: int) -> Tensor:
+    """What belongs to one sample."""
+    if layout is None:
+        return tensor
+    rows = layout.rows_of(tensor.shape[layout.dim], n, sample)
+    return tensor.index_select(layout.dim, torch.tensor(rows, device=tensor.device))
+
+
+def copies(tensor: Tensor, layout: Layout | None, n: int, sample: int) -> Tensor:
+    """The same shape, with every sample replaced by one of them."""
+    if layout is None:
+        return tensor
+    size = tensor.shape[layout.dim]
+    index = torch.empty(size, dtype=torch.long)
+    for other in range(n):
+        index[layout.rows_of(size, n, other)] = torch.tensor(layout.rows_of(size, n, sample))
+    return tensor.index_select(layout.dim, index.to(tensor.device))
+
+
+def readings(constants: Sequence[Tensor], n: int) -> Iterator[list[tuple[Tensor, Layout]]]:
+    """Ways to find the samples in labels: [n, ...]; then merged rows [n * p, ...] also."""
+    plain = [(t, Layout(d)) for t in constants for d in sample_dims(t, n)]
+    yield plain
+    known = {id(t) for t, _ in plain}
+    merged = [
+        (t, Layout(0))
+        for t in constants
+        if id(t) not in known and t.dim() and t.shape[0] > n and t.shape[0] % n == 0
+    ]
+    if merged:
+        yield plain + merged
+
+
+def layouts(
+    outputs: Sequence[Tensor], n: int, dims: Sequence[int | None] | None
+) -> list[Layout | None]:
+    """Where the samples are in outputs: as the proof of the model found it, or as sizes say."""
+    if dims is not None:
+        return [None if dim is None else Layout(dim) for dim in dims]
+    merged = [t.dim() > 0 and t.shape[0] % n == 0 for t in outputs]
+    return [
+        Layout(sample_dims(t, n)[0]) if sample_dims(t, n) else Layout(0) if rows else None
+        for t, rows in zip(outputs, merged, strict=True)
+    ]
+
+
+def sample_dims(tensor: Tensor, n: int) -> list[int]:
+    """The first dimension that has as many entries as there are samples, if any."""
+    return [d for d in range(min(tensor.dim(), 2)) if tensor.shape[d] == n][:1]
+
+
+def refuse_hidden(loss: Tensor) -> None:
+    """Raises for custom autograd Functions between outputs and loss: the tape cannot see them."""
+    todo, seen = [loss.grad_fn], set()
+    while todo:
+        node = todo.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if isinstance(node, torch.autograd.function.BackwardCFunction):
+            if type(node).__name__ != "BoundaryBackward":
+                raise PrivacyError(
+                    f"the loss uses {type(node).__name__.removesuffix('Backward')}, a custom or "
+                    "compiled function that cannot be played again for one sample, so it cannot be "
+                    "proved. Compute the loss inside the model's forward."
+                )
+            continue
+        todo += [below for below, _ in node.next_functions]

@@ -1,0 +1,200 @@
+"""The loss is proved too: it must treat a sample in its batch as it does the sample alone."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import psac
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3))
+
+
+def data(n: int = 7) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.randn(n, 4), torch.randint(3, (n,))
+
+
+class Tagger(nn.Module):
+    """Three tags for each of the tokens: [n, t, 3]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.table, self.head = nn.Embedding(9, 5), nn.Linear(5, 3)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.head(self.table(tokens))
+
+
+def tokens(n: int = 6, t: int = 5) -> tuple[torch.Tensor, torch.Tensor]:
+    labels = torch.randint(3, (n, t))
+    labels[torch.arange(t) >= torch.randint(1, t, (n, 1))] = -100  # padding of different lengths
+    return torch.randint(9, (n, t)), labels
+
+
+def in_place(out, y):
+    out = out.clone()
+    out[:, 0] += 1.0
+    return F.cross_entropy(out.mul_(2.0), y)
+
+
+def hand_written(out, y):
+    chosen = out.log_softmax(-1)[torch.arange(len(y)), y]
+    print(-chosen.mean().item())  # a number to look at is not part of the loss
+    return -chosen.mean()
+
+
+ISOLATED = {
+    "cross entropy": lambda out, y: F.cross_entropy(out, y),
+    "module": lambda out, y: nn.CrossEntropyLoss(label_smoothing=0.1)(out, y),
+    "class weights": lambda out, y: F.cross_entropy(
+        out, y, weight=torch.tensor([1.0, 2.0, 3.0]), reduction="none"
+    ).mean(),
+    "in place": in_place,
+    "hand written": hand_written,
+    "batch size written in": lambda out, y: F.cross_entropy(out.view(len(y), 3) * 1.0, y),
+    "times a constant": lambda out, y: 0.1 * F.cross_entropy(out, y),
+    "divided by the batch": lambda out, y: F.cross_entropy(out, y, reduction="sum") / len(y),
+    "random": lambda out, y: F.cross_entropy(F.dropout(out, 0.5), y),
+    "one-hot": lambda out, y: (out.softmax(1) - F.one_hot(y, 3)).square().sum(1).mean(),
+    "half": lambda out, y: F.cross_entropy(out.bfloat16(), y),
+}
+
+MIXING = {
+    "contrastive": lambda out, y: F.cross_entropy(out @ out.t(), torch.arange(len(out))),
+    "softmax over the batch": lambda out, y: -out.log_softmax(0).mean(),
+    "variance over the batch": lambda out, y: out.var(0).sum(),
+    "hardest sample": lambda out, y: F.cross_entropy(out, y, reduction="none").max(),
+    "top half": lambda out, y: F.cross_entropy(out, y, reduction="none").topk(3).values.mean(),
+    "hinge between pairs": lambda out, y: (1 - out[:, 0] + out[:, 1].roll(1)).relu().mean(),
+    "hinge that is open everywhere": lambda out, y: (
+        (9 - out[:, 0] + out[:, 0].roll(1).detach()).relu().mean()
+    ),
+    "normalised by the batch": lambda out, y: F.cross_entropy(out / out.std(), y),
+    "weighted mean over classes": lambda out, y: F.cross_entropy(
+        out, y, weight=torch.tensor([1.0, 2.0, 3.0])
+    ),
+    "broadcast to [n, n]": lambda out, y: (out[:, :1] - y.float()).square().mean(),
+}
+
+
+@pytest.mark.parametrize("name", ISOLATED)
+def test_a_loss_that_keeps_samples_apart_passes(name, capsys):
+    model, (x, y) = network(), data()
+    with psac.Engine(model) as engine:
+        for _ in range(3):
+            ISOLATED[name](model(x), y).backward()
+        assert engine.num_samples == 3 * len(x)
+
+
+@pytest.mark.parametrize("name", MIXING)
+def test_a_loss_that_mixes_samples_is_refused_before_anything_is_added_up(name):
+    model, (x, y) = network(), data()
+    y[:3] = torch.arange(3)  # all classes, so that a mean over classes is not one over samples
+    with psac.Engine(model) as engine:
+        with pytest.raises(psac.NotIsolated, match=r"private\.backward"):
+            MIXING[name](model(x), y).backward()
+        assert engine.num_samples == 0
+        assert all(bool((s == 0).all()) for s in engine.collect().values())
+
+
+@pytest.mark.parametrize("labels_are", ["matrix", "flat before the forward"])
+def test_a_mean_over_tokens_is_refused_with_the_remedy(labels_are):
+    model, (x, y) = Tagger(), tokens()
+    flat = y.flatten()
+    with psac.Engine(model):
+        out = model(x).flatten(0, 1)
+        loss = F.cross_entropy(out, y.flatten() if labels_are == "matrix" else flat)
+        with pytest.raises(psac.NotIsolated, match="within each sample first"):
+            loss.backward()
+
+
+@pytest.mark.parametrize("labels_are", ["matrix", "flat before the forward"])
+def test_a_mean_within_each_sample_passes(labels_are):
+    model, (x, y) = Tagger(), tokens()
+    flat = y.flatten()
+    with psac.Engine(model) as engine:
+        out = model(x)
+        targets = y.flatten() if labels_are == "matrix" else flat
+        losses = F.cross_entropy(out.flatten(0, 1), targets, reduction="none").view(6, -1)
+        kept = (targets.view(6, -1) != -100).sum(1)
+        (losses.sum(1) / kept).mean().backward()
+        assert engine.num_samples == 6
+
+
+@pytest.mark.parametrize("stated, given", [("mean", "sum"), ("sum", "mean")])
+def test_a_reduction_other_than_the_stated_one_is_named(stated, given):
+    model, (x, y) = network(), data()
+    with (
+        psac.Engine(model, loss_reduction=stated),
+        pytest.raises(psac.NotIsolated, match=f"the loss is a {given} over samples"),
+    ):
+        F.cross_entropy(model(x), y, reduction=given).backward()
+
+
+def test_a_loss_that_changes_later_is_proved_again():
+    model, (x, y) = network(), data()
+
+    def train() -> None:
+        for step in range(40):
+            loss = ISOLATED["module"] if step < 5 else MIXING["contrastive"]
+            loss(model(x), y).backward()
+
+    with psac.Engine(model), pytest.raises(psac.NotIsolated):
+        train()
+
+
+def test_a_custom_function_after_the_outputs_is_refused_and_welcome_inside():
+    class Double(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return 2 * x
+
+        @staticmethod
+        def backward(ctx, grad):
+            return 2 * grad
+
+    class Inside(nn.Sequential):
+        def forward(self, x):
+            return Double.apply(super().forward(x))
+
+    model, (x, y) = network(), data()
+    with psac.Engine(model), pytest.raises(psac.PrivacyError, match="Double"):
+        F.cross_entropy(Double.apply(model(x)), y).backward()
+    model = Inside(*network())
+    with psac.Engine(model) as engine:
+        F.cross_entropy(model(x), y).backward()
+        assert engine.num_samples == len(x)
+
+
+def test_nothing_of_the_tape_stays_behind():
+    model, (x, y) = network(), data()
+    assert torch._C._len_torch_function_stack() == 0
+    with psac.Engine(model):
+        F.cross_entropy(model(x), y).backward()
+        F.cross_entropy(model(x), y).backward()
+    assert torch._C._len_torch_function_stack() == 0
+    engine = psac.Engine(model).attach()
+    model(x)  # the user thinks better of it
+    engine.detach()
+    assert torch._C._len_torch_function_stack() == 0
+
+
+def test_a_gradient_that_no_backward_call_started_is_refused():
+    model, (x, y) = network(), data()
+    with psac.Engine(model), pytest.raises(psac.PrivacyError, match=r"Call loss\.backward"):
+        torch.autograd.backward([F.cross_entropy(model(x), y)])
+
+
+def test_autocast_around_the_loss_passes():
+    model, (x, y) = network(), data()
+    with psac.Engine(model) as engine:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        assert engine.num_samples == len(x)
