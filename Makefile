@@ -7,7 +7,7 @@ PIP_INSTALL := $(RUN) -m pip install --quiet --constraint constraints.txt
 READY := $(VENV)/.ready
 READY_BENCH := $(VENV)/.ready-bench
 
-.PHONY: help setup test test-slow check bench clean
+.PHONY: help setup test test-slow mutations check bench clean
 .DEFAULT_GOAL := help
 
 help:  ## Show this list
@@ -30,6 +30,9 @@ test: setup  ## Run the tests
 
 test-slow: setup  ## Run the tests marked slow
 	$(RUN) -m pytest -q -m slow
+
+mutations: setup  ## Break the library in many ways and see that tests catch each
+	$(RUN) -m tests.mutations
 
 check: setup  ## What must pass before a commit: lint, format, types, doctests, tests
 	$(RUN) -m ruff check .

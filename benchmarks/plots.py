@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 CUT = 8.0  # the longest bar
-PRIVATE = tuple(name for name in CONTESTANTS if name != "ordinary")
+PRIVATE = tuple(name for name in CONTESTANTS if name not in ("ordinary", "engine"))
 THEMES: dict[str, dict[str, str]] = {
     "light": {
         "page": "#ffffff",

@@ -177,6 +177,44 @@ class Custom:
         return weights
 
 
+@dataclasses.dataclass(frozen=True)
+class AdaptivePSAC:
+    """PSAC whose scale follows a privately tracked median of the norms (after arXiv:1905.03871).
+
+    In each step the number of samples with norm <= s, minus half of all, is released with Gaussian
+    noise of std B / 20, where B is the expected batch size; then s <- s exp(-rate b / B) for the
+    released b.  One sample moves the count by 1/2, so that is a query with noise multiplier B / 10,
+    raised to ten times that of the gradient for small batches: it takes at most 0.5 % of the
+    gradient's noise, and `psac.make_private` pays for it from the same budget.
+
+    Guarantees: s is a function of released values alone, so that `bound` is the sensitivity of the
+    gradient's sum whatever is learned.  `make_private` takes it; `rule` is the rule of one step.
+    """
+
+    r: float = 0.1
+    bound: float = 1.0
+    initial_scale: float = 1.0
+    rate: float = 0.2
+
+    def __post_init__(self) -> None:
+        _settle(self, "r", "bound", "initial_scale", "rate")
+
+    def rule(self, scale: float) -> PSAC:
+        return PSAC(r=self.r, bound=self.bound, scale=scale)
+
+    def noise_multiplier(self, expected_batch_size: int, total: float) -> float:
+        """The noise of the released count over the 1/2 by which one sample moves it.
+
+        `total` is that of the whole step.
+        """
+        return max(expected_batch_size, 100 * total) / 10
+
+    def next_scale(self, scale: float, released: float) -> float:
+        """The scale after a step that released this share of samples below it, less one half."""
+        share = min(max(released, -0.5), 0.5)  # what lies outside is noise
+        return min(max(scale * math.exp(-self.rate * share), 1e-12), 1e12)
+
+
 RULES: dict[str, Callable[..., ClippingRule]] = {
     "abadi": Abadi,
     "auto_s": AutoS,
@@ -248,6 +286,8 @@ def _matching(norms: Tensor, weights: object, rule: ClippingRule) -> Tensor:
 _ADVICE = {
     "r": "Smaller is closer to pure normalisation, which is AutoV; try 0.1.",
     "bound": "It is the largest L2 norm that one sample may contribute; try 1.0.",
+    "initial_scale": "It is a first guess of the median norm; the paper has 1.0.",
+    "rate": "It is how fast the scale follows; try 0.2.",
     "scale": "It is the norm that counts as one unit; the paper has 1.0.",
 }
 

@@ -29,17 +29,15 @@ True
 """
 
 import collections
-import functools
 import math
-import os
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 import torch
 from torch import Tensor
 
 from psac import _noise_loops
 from psac._noise_loops import CHUNK, Law, Piece
+from psac._torch_threads import on_all
 from psac.randomness import (
     PADDING,
     InsecureNoiseWarning,
@@ -163,20 +161,9 @@ def _add_in_chunks(
                 loops.add_noise(words, sums[piece.tensor], sinks[piece.tensor], piece, law)
 
     # Waking a thread for a single chunk does not pay.
-    helpers = 0 if loops.threaded else min(torch.get_num_threads(), len(chunks) // 2 + 1) - 1
-    futures = [_pool().submit(work) for _ in range(helpers)]
-    work()
-    for future in futures:
-        future.result()
+    on_all(work, 1 if loops.threaded else min(torch.get_num_threads(), len(chunks) // 2 + 1))
 
 
-@functools.cache
-def _pool() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="psac-noise")
-
-
-if hasattr(os, "register_at_fork"):  # A forked process has the pool without its threads.
-    os.register_at_fork(after_in_child=_pool.cache_clear)
 _ZEROS = memoryview(bytes(8 * CHUNK))
 
 

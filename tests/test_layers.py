@@ -7,7 +7,20 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1] / "psac"
 # A module may import from those above it.
-ORDER = ["_noise_loops", "randomness", "clipping", "gradients", "noise"]
+ORDER = [
+    "_noise_loops",
+    "_torch_threads",
+    "randomness",
+    "sampling",
+    "loading",
+    "clipping",
+    "gradients",
+    "noise",
+    "accounting",
+    "private",
+    "checkpoint",
+    "auditing",
+]
 
 
 def imported(path: Path) -> set[str]:

@@ -12,9 +12,12 @@ ROOT = Path(__file__).parents[1]
 
 def test_the_code_of_the_readme_runs(capsys):
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    assert len(blocks) == 2
+    assert len(blocks) == 3
     exec("\n".join(blocks), {"__name__": "readme"})
     printed = capsys.readouterr().out
+    assert re.search(
+        r"accuracy 9\d\.\d% at epsilon 2\.99\d|accuracy 9\d\.\d% at epsilon 3\.000", printed
+    )
     assert "torch.Size([16, 4]) torch.Size([32])" in printed
     assert "can be trained privately     yes" in printed
 

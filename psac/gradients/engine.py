@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import torch
@@ -36,7 +36,7 @@ from .errors import CannotAssign, OutsideTheTape, PrivacyError, announce, announ
 from .graph import Graph, trace
 from .groups import TOGETHER, Groups
 from .loop import loop
-from .losses import LossTape, layouts, prove_loss
+from .losses import LossTape, plain, prove_loss
 from .plan import Plan
 from .planner import Forward
 from .proof import first_that_fits, plan_or_none, prove_isolation
@@ -80,7 +80,8 @@ class Engine:
         self._open: weakref.WeakSet[Call] = weakref.WeakSet()  # forwards whose backward may come
         self._pending: list[Captured | Rows] = []
         self._backward = -1  # number of the backward that is pending
-        self._expected: int | None = None  # samples of the forward to come; None: any number
+        self.expected: int | None = None  # samples of the forward to come; None: any number
+        self.after_backward: Callable[[], None] | None = None
         self._served = False  # the expected samples had their backward
         self._tape: LossTape | None = None
         self._backwards, self._next_loss_proof = 0, 0
@@ -138,6 +139,7 @@ class Engine:
 
         The engine starts anew.
         """
+        self._drop_tape()
         sums = {
             name: self._sums[name] if name in self._sums else torch.zeros_like(p)
             for name, p in self.parameters.items()
@@ -162,7 +164,8 @@ class Engine:
 
         Another number, or a second backward, raises; None lifts that.
         """
-        self._expected, self._served = num_samples, False
+        self.expected, self._served = num_samples, False
+        self._drop_tape()
 
     def discard(self) -> None:
         """Forgets what was accumulated."""
@@ -172,10 +175,8 @@ class Engine:
     def _before(self, module: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict] | None:
         if self.silent or not torch.is_grad_enabled():
             return None
-        if self._tape is not None:
-            self._tape.pause()
-            if self._tape.loss is not None:
-                self._tape = None
+        if self._tape is not None and self._tape.loss is not None:
+            self._drop_tape()
         self._notice_changes()
         if any(t.requires_grad for t in trees.tensors((args, kwargs))):
             self._origins: list[tuple[Tensor, Tensor]] = []
@@ -186,6 +187,9 @@ class Engine:
         """An input that needs a gradient becomes a leaf of the inner graph."""
         if not isinstance(leaf, Tensor) or not leaf.requires_grad:
             return leaf
+        for tape in getattr(leaf, "tapes", ()):
+            tape.entered_a_model = True
+        leaf = plain(leaf)
         inner = leaf.detach().requires_grad_()
         self._origins.append((inner, leaf))
         return inner.view_as(inner)  # not a leaf, so that in-place operations stay possible
@@ -206,21 +210,23 @@ class Engine:
         if foreign and not self._warned:
             self._warn_of(foreign)
         outputs = Boundary.apply(call, anchor, *foreign)
+        if self._backwards >= self._next_loss_proof and self._backward_is_welcome():
+            outputs = self._watched(call, outputs)
         handed_on = dict(zip(map(id, roots), outputs, strict=True))
-        if self._backwards >= self._next_loss_proof:
-            self._record_loss(call, outputs)
         return trees.map_tensors(output, lambda leaf: replaced(leaf, handed_on))
 
-    def _record_loss(self, call: Call, outputs: Sequence[Tensor]) -> None:
+    def _watched(self, call: Call, outputs: Sequence[Tensor]) -> Sequence[Tensor]:
         """From here to backward, what the user does to the outputs goes on the tape."""
         if self._tape is None:
             self._tape = LossTape()
-        self._tape.handed_on.append((call.graph.signature, outputs))
-        self._tape.start()
+        return self._tape.watch(call.graph.signature, outputs)
+
+    def _backward_is_welcome(self) -> bool:
+        return self.expected is None or (self.expected > 0 and not self._served)
 
     def _drop_tape(self) -> None:
         if self._tape is not None:
-            self._tape.pause()
+            self._tape.forget()
         self._tape = None
 
     def _warn_of(self, foreign: list[Tensor]) -> None:
@@ -312,15 +318,22 @@ class Engine:
                 value.to(self.parameters[name].dtype) if known is None else known.add_(value)
             )
         self.num_samples += n
+        if self.after_backward is not None:
+            self.after_backward()
 
     def _prove_loss(self, n: int) -> None:
         tape = self._tape
-        if tape is None or n < 2:  # there is nobody to mix with; the next batch proves
+        if tape is None:
             return
-        for signature, outputs in tape.handed_on:
+        if n < 2:  # there is nobody to mix with; the next batch proves
+            tape.forget()
+            return
+
+        def dims_of(signature: tuple) -> list[int | None] | None:
             plan = self.plans.get(signature)
-            tape.outputs += zip(outputs, layouts(outputs, n, plan and plan.root_dims), strict=True)
-        prove_loss(tape, n, self.loss_reduction == "mean")
+            return None if plan is None else plan.root_dims
+
+        prove_loss(tape, n, self.loss_reduction == "mean", dims_of)
         self._next_loss_proof = 2 * self._backwards + 1
         tape.forget()
 
@@ -365,7 +378,7 @@ class Call:
         return result
 
     def num_samples(self) -> int:
-        dim, expected = self.engine.batch_dim, self.engine._expected
+        dim, expected = self.engine.batch_dim, self.engine.expected
         found = [
             int(leaf.batch_sizes[0]) if not isinstance(leaf, Tensor) else leaf.shape[dim]
             for leaf in trees.leaves((self.args, self.kwargs))

@@ -1,11 +1,11 @@
 """What happens between the model's outputs and `backward` must keep samples apart, too.
 
 The engine repeats the model's forward to prove it; the loss is the user's code and cannot be called
-again.  So on the first batch, and then ever more rarely (at 2, 4, 8, ... backward passes), a
-`LossTape` records the torch functions that the user calls on the outputs, and `prove_loss` plays
-them again for one sample alone (its outputs, its labels).  The gradient that reaches the sample's
-outputs must be the same as in the batch: divided by n for a loss that is a mean over samples, as it
-is for a sum.
+again.  So on the first batch, and then ever more rarely (at 2, 4, 8, ... backward passes), outputs
+are handed on as tensors of a subclass that tells a `LossTape` which torch functions are called on
+them, and `prove_loss` plays those again for one sample alone (its outputs, its labels).  The
+gradient that reaches the sample's outputs must be the same as in the batch: divided by n for a loss
+that is a mean over samples, as it is for a sum.
 
 Guarantees: a loss that compares samples, or a mean over something other than samples (tokens, kept
 entries, positive labels), raises `NotIsolated` before anything of that batch is added up.  What
@@ -26,7 +26,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
 from . import samples as trees
 from .errors import NotIsolated, PrivacyError
@@ -41,6 +40,9 @@ REMEDY = (
 )
 
 
+OVER = torch.empty(0)  # in the place of a loss: nothing is recorded any more
+
+
 class Played(NamedTuple):
     function: Callable
     args: tuple
@@ -49,49 +51,26 @@ class Played(NamedTuple):
     autocast: list[tuple[str, torch.dtype]]
 
 
-class LossTape(TorchFunctionMode):
-    """Records torch functions from the moment the model's outputs are handed to the user."""
+class LossTape:
+    """What is done to the outputs of the model from the moment they are handed to the user."""
 
     def __init__(self) -> None:
-        super().__init__()
         self.played: list[Played] = []
-        self.handed_on: list[tuple[tuple, Sequence[Tensor]]] = []  # by the graph of the forward
+        # For each forward: the signature of its graph, and its outputs as they are handed on.
+        self.forwards: list[tuple[tuple, Any, list[Tensor]]] = []
         self.outputs: list[tuple[Tensor, Layout | None]] = []  # None: it has no sample dimension
         self.loss: Tensor | None = None
-        self.running = False
+        self.entered_a_model = False  # a private one, whose own proofs cover what follows
 
-    def start(self) -> None:
-        self.running = True
-        self.__enter__()
-
-    def pause(self) -> None:
-        """Off the stack of modes, wherever the user's own modes left it."""
-        if not self.running:
-            return
-        self.running = False
-        above = []
-        while torch._C._len_torch_function_stack():
-            mode = torch.overrides._pop_mode()
-            if mode is self:
-                break
-            above.append(mode)
-        for mode in reversed(above):
-            torch.overrides._push_mode(mode)
-
-    def __torch_function__(
-        self, function: Callable, types: Any, args: tuple = (), kwargs: dict | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        if function is Tensor.backward:
-            self.loss = args[0]
-        result = function(*args, **kwargs)
-        if self.loss is None:
-            self.played.append(Played(function, args, kwargs, result, autocast_now()))
-        return result
+    def watch(self, signature: tuple, outputs: Sequence[Tensor]) -> list[Tensor]:
+        """The outputs of a forward as tensors that tell the tape what is done to them."""
+        watched = [watch(output, (self,)) for output in outputs]
+        self.forwards.append((signature, outputs[0].grad_fn, watched))
+        return watched
 
     def forget(self) -> None:
-        """Lets go of the tensors; the tape itself is taken away when the backward is over."""
-        self.played, self.handed_on, self.outputs = [], [], []
+        """Lets go of the tensors; what the user computes from those they hold is not recorded."""
+        self.played, self.forwards, self.outputs, self.loss = [], [], [], OVER
 
     @property
     def tolerance(self) -> float:
@@ -112,7 +91,7 @@ class LossTape(TorchFunctionMode):
             before = trees.leaves(call.result)
             if not before and call.function is not Tensor.__setitem__:
                 continue  # a number for the user to look at
-            args, kwargs = trees.map_tensors(inputs, lambda t, now=now: now.get(id(t), t))
+            args, kwargs = trees.map_tensors(inputs, lambda t, now=now: now.get(id(t), plain(t)))
             args = exchanged(args, numbers)
             with contextlib.ExitStack() as stack:
                 for device, dtype in call.autocast:
@@ -129,6 +108,51 @@ class LossTape(TorchFunctionMode):
         return list(
             {id(t): t for t in used if isinstance(t, Tensor) and id(t) not in made}.values()
         )
+
+
+class Watched(Tensor):
+    """An output, or what was computed from outputs, whose functions go on their tapes."""
+
+    tapes: tuple[LossTape, ...]
+
+    @classmethod
+    def __torch_function__(
+        cls, function: Callable, types: Any, args: tuple = (), kwargs: dict | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        watched = [t for t in trees.leaves((args, kwargs)) if isinstance(t, Watched)]
+        tapes = tuple(
+            {id(tape): tape for t in watched for tape in t.tapes if tape.loss is None}.values()
+        )
+        if function is Tensor.backward:
+            for tape in tapes:
+                tape.loss = args[0]
+            tapes = ()
+        with torch._C.DisableTorchFunctionSubclass():
+            result = function(*args, **kwargs)
+            if tapes and trees.leaves(result):
+                result = trees.map_tensors(result, lambda t: watch(t, tapes))
+            if tapes and (trees.leaves(result) or function is Tensor.__setitem__):
+                played = Played(function, args, kwargs, result, autocast_now())
+                for tape in tapes:
+                    tape.played.append(played)
+        return result
+
+
+def watch(tensor: Any, tapes: tuple[LossTape, ...]) -> Any:
+    if isinstance(tensor, Watched) or not isinstance(tensor, Tensor):
+        return tensor
+    watched = tensor.as_subclass(Watched)
+    watched.tapes = tapes
+    return watched
+
+
+def plain(tensor: Any) -> Any:
+    """The tensor without its tapes."""
+    if not isinstance(tensor, Watched):
+        return tensor
+    with torch._C.DisableTorchFunctionSubclass():
+        return tensor.as_subclass(Tensor)
 
 
 def exchanged(tree: Any, numbers: dict[int, int]) -> Any:
@@ -148,16 +172,26 @@ def autocast_now() -> list[tuple[str, torch.dtype]]:
     ]
 
 
-def prove_loss(tape: LossTape, n: int, mean: bool) -> None:
-    """Raises unless the loss treats a sample in the batch as it does the sample alone."""
+def prove_loss(
+    tape: LossTape, n: int, mean: bool, dims_of: Callable[[tuple], Sequence[int | None] | None]
+) -> None:
+    """Raises unless the loss treats a sample in the batch as it does the sample alone.
+
+    `dims_of` says where the outputs of a forward hold their samples, if that was proved.
+    """
+    if tape.loss is None and tape.entered_a_model:
+        return
     if tape.loss is None:
         raise PrivacyError(
             "a gradient came back that loss.backward() did not start, so the loss cannot be "
             "proved. Call loss.backward() or private.backward(losses)."
         )
+    below = forwards_below(tape.loss)
+    for signature, node, outputs in tape.forwards:
+        if node in below:
+            tape.outputs += zip(outputs, layouts(outputs, n, dims_of(signature)), strict=True)
     if any(tape.loss is output for output, _ in tape.outputs):
         return  # the model reduces its loss by itself, and was proved with it
-    refuse_hidden(tape.loss)
     with Quiet(), torch.enable_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         together = cotangents(tape, {}, lambda tensor, layout: tensor, {})
@@ -185,16 +219,10 @@ def compare(
 ) -> str | None:
     """What is wrong with the loss of one sample, empty if nothing is; None if it does not run."""
     found = None
-    ways = itertools.product(
-        readings(tape.constants(), n), ({}, {n: 1})[: 2 if among is alone else 1]
-    )
-    for rows, numbers in ways:
+    for constants, numbers in readings(tape.constants(), n, sample, among):
         try:
             single = cotangents(
-                tape,
-                {id(t): among(t, layout, n, sample) for t, layout in rows},
-                lambda tensor, layout: among(tensor, layout, n, sample),
-                numbers,
+                tape, constants, lambda tensor, layout: among(tensor, layout, n, sample), numbers
             )
         except (RuntimeError, ValueError, IndexError):
             continue
@@ -237,7 +265,8 @@ def cotangents(
 ) -> list[Tensor | None]:
     """Gradients that reach the outputs when the tape is played for some samples."""
     leaves = [
-        choose(output.detach(), layout).clone().requires_grad_() for output, layout in tape.outputs
+        choose(plain(output).detach(), layout).clone().requires_grad_()
+        for output, layout in tape.outputs
     ]
     # Not leaves, so that the user's in-place operations stay possible.
     replaced = {
@@ -310,18 +339,35 @@ def copies(tensor: Tensor, layout: Layout | None, n: int, sample: int) -> Tensor
     return tensor.index_select(layout.dim, index.to(tensor.device))
 
 
-def readings(constants: Sequence[Tensor], n: int) -> Iterator[list[tuple[Tensor, Layout]]]:
-    """Ways to find the samples in labels: [n, ...]; then merged rows [n * p, ...] also."""
+def readings(
+    constants: Sequence[Tensor], n: int, sample: int, among: Callable[..., Tensor]
+) -> Iterator[tuple[dict[int, Tensor], dict[int, int]]]:
+    """Ways to find the sample in labels and numbers, likeliest first.
+
+    Labels are [n, ...], perhaps merged rows [n * p, ...]; 0 ... n-1 may be row numbers, as in
+    out[arange(n), y]; a number n may be the batch size.
+    """
     plain = [(t, Layout(d)) for t in constants for d in sample_dims(t, n)]
-    yield plain
     known = {id(t) for t, _ in plain}
     merged = [
         (t, Layout(0))
         for t in constants
         if id(t) not in known and t.dim() and t.shape[0] > n and t.shape[0] % n == 0
     ]
-    if merged:
-        yield plain + merged
+    counting = [t for t in constants if is_row_numbers(t, n)]
+    for rows, counted, size in itertools.product(
+        [plain, plain + merged] if merged else [plain],
+        [[], counting] if counting else [[]],
+        [{}, {n: 1}] if among is alone else [{}],
+    ):
+        chosen = {id(t): among(t, layout, n, sample) for t, layout in rows}
+        yield chosen | {id(t): t[:1] if among is alone else t for t in counted}, size
+
+
+def is_row_numbers(tensor: Tensor, n: int) -> bool:
+    return (
+        tensor.shape == (n,) and not tensor.is_floating_point() and tensor.tolist() == [*range(n)]
+    )
 
 
 def layouts(
@@ -342,15 +388,19 @@ def sample_dims(tensor: Tensor, n: int) -> list[int]:
     return [d for d in range(min(tensor.dim(), 2)) if tensor.shape[d] == n][:1]
 
 
-def refuse_hidden(loss: Tensor) -> None:
-    """Raises for custom autograd Functions between outputs and loss: the tape cannot see them."""
-    todo, seen = [loss.grad_fn], set()
+def forwards_below(loss: Tensor) -> set[Any]:
+    """The forwards of private models that the loss depends on.
+
+    Raises for custom autograd Functions on the way: the tape cannot see them.
+    """
+    todo, seen, found = [loss.grad_fn], set(), set()
     while todo:
         node = todo.pop()
         if node is None or node in seen:
             continue
         seen.add(node)
         if isinstance(node, torch.autograd.function.BackwardCFunction):
+            found.add(node)
             if type(node).__name__ != "BoundaryBackward":
                 raise PrivacyError(
                     f"the loss uses {type(node).__name__.removesuffix('Backward')}, a custom or "
@@ -359,3 +409,4 @@ def refuse_hidden(loss: Tensor) -> None:
                 )
             continue
         todo += [below for below, _ in node.next_functions]
+    return found

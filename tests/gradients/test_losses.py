@@ -174,15 +174,27 @@ def test_a_custom_function_after_the_outputs_is_refused_and_welcome_inside():
 
 def test_nothing_of_the_tape_stays_behind():
     model, (x, y) = network(), data()
-    assert torch._C._len_torch_function_stack() == 0
     with psac.Engine(model):
-        F.cross_entropy(model(x), y).backward()
-        F.cross_entropy(model(x), y).backward()
-    assert torch._C._len_torch_function_stack() == 0
+        out = model(x)
+        loss = F.cross_entropy(out, y)
+        loss.backward()
+        assert type(loss + 1) is type(out[0]) is torch.Tensor
+        for _ in range(5):
+            out = model(x)
+            F.cross_entropy(out, y).backward()
+        assert type(out) is torch.Tensor
     engine = psac.Engine(model).attach()
-    model(x)  # the user thinks better of it
+    out = model(x)  # the user thinks better of it
     engine.detach()
-    assert torch._C._len_torch_function_stack() == 0
+    assert type(out + 1) is torch.Tensor
+
+
+def test_a_forward_that_was_given_up_does_not_count():
+    model, (x, y) = network(), data()
+    with psac.Engine(model) as engine:
+        model(x.repeat(3, 1))
+        F.cross_entropy(model(x), y).backward()
+        assert engine.num_samples == len(x)
 
 
 def test_a_gradient_that_no_backward_call_started_is_refused():

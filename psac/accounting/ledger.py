@@ -1,0 +1,177 @@
+"""The ledger of a run: what was released, and what that costs.
+
+Guarantees: every release that was recorded is priced, in any order and mixture of noises and rates,
+under one relation; a ledger that went through JSON is equal to the one that was written; recording
+takes a microsecond.  One that is not `secure` says in all that it writes that the run is NOT
+private.  Left to others: to record a step before it is seen, once, and with what really was done.
+
+A ledger holds counts and settings, nothing of the data: it may be published with the model.
+
+>>> ledger = Ledger(secure=True)
+>>> for _ in range(3):
+...     ledger.record(noise_multiplier=1.0, sampling_rate=0.01, num_records=60_000)
+>>> print(ledger)
+privacy ledger: 3 steps, relation add-or-remove-one
+  3 steps, poisson at rate 0.01 of 60000 records, noise multiplier 1
+>>> round(ledger.epsilon(1e-5), 3)
+0.275
+"""
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+from psac.accounting import pricing, schemes
+from psac.accounting.entries import Entry, whole
+
+if TYPE_CHECKING:
+    from dp_accounting import DpEvent
+
+FORMAT, VERSION = "psac ledger", 1
+NOT_PRIVATE = (
+    "The noise is reproducible: whoever knows the seed can subtract it. This run is NOT private."
+)
+
+
+class Ledger:
+    """Counts releases.  `secure` says that all noise came from a secure generator: set it to False
+    as soon as some did not."""
+
+    def __init__(self, *, secure: bool) -> None:
+        self.secure = secure
+        self._kinds: list[Entry] = []  # With steps=1; how many there were is in `_counts`.
+        self._counts: list[int] = []
+        self._last: tuple[Any, ...] | None = None
+
+    def record(
+        self,
+        *,
+        noise_multiplier: float,
+        sampling_rate: float,
+        sampling: Any = "poisson",
+        relation: str | None = None,
+        num_records: int | None = None,
+        steps: int = 1,
+    ) -> None:
+        """Write down `steps` releases.  `sampling` is the name of a scheme, or has one as `name`.
+
+        Steps of balls-in-bins go by epochs, so one that is redrawn before it is over must be
+        written down as a whole one.
+        """
+        given = (noise_multiplier, sampling_rate, sampling, relation, num_records)
+        count = whole("steps", steps, least=1, advice="It counts releases.")
+        if given != self._last:
+            self._begin(
+                schemes.entry(
+                    sampling=sampling,
+                    relation=relation,
+                    noise_multiplier=noise_multiplier,
+                    sampling_rate=sampling_rate,
+                    num_records=num_records,
+                    steps=1,
+                )
+            )
+            self._last = given
+        self._counts[-1] += count
+
+    def _begin(self, kind: Entry) -> None:
+        """Make `kind` the last one."""
+        if self._kinds and kind.relation != self._kinds[-1].relation:
+            raise ValueError(
+                f"this ledger is kept under {self._kinds[-1].relation}, and the step is under "
+                f"{kind.relation}: they do not add up. Give the step that relation, or keep a "
+                "second ledger."
+            )
+        if not self._kinds or kind != self._kinds[-1]:
+            self._kinds.append(kind)
+            self._counts.append(0)
+
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        """One entry for each run of equal steps, in order."""
+        pairs = zip(self._kinds, self._counts, strict=True)
+        return tuple(dataclasses.replace(kind, steps=count) for kind, count in pairs)
+
+    @property
+    def steps(self) -> int:
+        return sum(self._counts)
+
+    def epsilon(self, delta: float, accountant: str = "pld") -> float:
+        """What all releases cost together, at this delta.  Nothing costs 0, no noise infinity."""
+        sizes = [kind.num_records for kind in self._kinds if kind.num_records is not None]
+        delta = pricing.checked_delta(delta, max(sizes, default=None))
+        return pricing.with_warning(pricing.price(self.entries, delta, accountant))
+
+    def to_event(self) -> "DpEvent":
+        """For the accountants of dp-accounting, to be made for the ledger's relation.
+
+        Their price is never below ours, or they refuse the event; but their RDP accountant is wrong
+        under replace-one (google/differential-privacy #378).
+        """
+        import dp_accounting
+
+        return dp_accounting.ComposedDpEvent(
+            [schemes.SCHEMES[e.sampling, e.relation].event(e) for e in self.entries]
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data, for `json.dump`."""
+        warning = {} if self.secure else {"warning": NOT_PRIVATE}
+        entries = [dataclasses.asdict(entry) for entry in self.entries]
+        return {
+            "format": FORMAT,
+            "version": VERSION,
+            "secure": self.secure,
+            **warning,
+            "entries": entries,
+        }
+
+    @classmethod
+    def from_json(cls, data: Any) -> "Ledger":
+        """The ledger that `to_json` was called on; what it did not write is refused."""
+        if not isinstance(data, dict) or data.get("format") != FORMAT:
+            raise ValueError(
+                "this is no ledger: it must be the dict that Ledger.to_json() returned, "
+                f"with 'format': {FORMAT!r}."
+            )
+        if data.get("version") != VERSION:
+            raise ValueError(
+                f"the ledger has version {data.get('version')!r}; this psac reads {VERSION}."
+            )
+        secure, entries = data.get("secure"), data.get("entries")
+        if not isinstance(secure, bool) or not isinstance(entries, list):
+            raise ValueError("the ledger is damaged: 'secure' or 'entries' is missing or no such.")
+        ledger = cls(secure=secure)
+        for place, entry in enumerate(entries):
+            ledger._read(entry, f"entry {place} of the ledger")
+        if ledger.to_json() != data:
+            raise ValueError(
+                "the ledger was edited: written again, it would differ. Go back to a copy of what "
+                "to_json() returned."
+            )
+        return ledger
+
+    def _read(self, entry: Any, place: str) -> None:
+        fields = [field.name for field in dataclasses.fields(Entry)]
+        if not isinstance(entry, dict) or sorted(entry) != sorted(fields):
+            raise ValueError(f"{place} is {entry!r}: it must have exactly {', '.join(fields)}.")
+        try:
+            self.record(**entry)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{place} is damaged: {error}") from error
+
+    def __str__(self) -> str:
+        relation = f", relation {self._kinds[0].relation}" if self._kinds else ""
+        lines = [f"privacy ledger: {self.steps} steps{relation}"]
+        if not self.secure:
+            lines.append(NOT_PRIVATE)
+        return "\n".join(lines + [f"  {entry}" for entry in self.entries])
+
+    def __repr__(self) -> str:
+        return f"<Ledger of {self.steps} steps, {'secure' if self.secure else 'NOT private'}>"
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Ledger):
+            return NotImplemented
+        return self.secure == other.secure and self.entries == other.entries
+
+    __hash__ = None  # type: ignore[assignment]

@@ -1,0 +1,208 @@
+"""From the privacy profile of one release to the epsilon of many: privacy loss distributions.
+
+For two laws P and Q of what is released, with and without a record, the profile is the hockey-stick
+divergence delta(e) = sup_S P(S) - exp(e) Q(S), and the privacy loss is log(P / Q) under P.  Any
+convex profile that is an upper bound has a pair of laws of its own, and such pairs compose
+(Zhu, Dong and Wang 2022, arXiv:2106.08567): losses of releases add up like independent variables.
+
+`epsilon` goes this way, and every approximation on it makes epsilon larger, never smaller:
+
+- Lattice.  The profile is replaced by the chords between its values at multiples of a step
+  (Doroshenko et al. 2022, arXiv:2207.04380, "connect the dots"): an upper bound, as it is convex.
+- Far out, one release in `TAIL * delta / count` may have a loss beyond the lattice: infinite.
+- The sum is taken under an exponential tilt towards its tail, see `lattice`.  Without it rounding
+  decides where delta is small: for a million Gaussian releases and delta 1e-12, dp-accounting 0.6.0,
+  against which we are checked elsewhere, is off by 6 % downwards, or by a factor of 3 upwards.
+- What rounding and truncation may have taken from delta is bounded and added to it.
+
+The step is `STEP`, or finer where a release has smaller losses than that, or coarser where more
+than `POINTS` points would be needed: time is bounded.  Losses beyond `LARGEST` count as infinite.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from scipy import special
+
+from psac.accounting.lattice import Sum, Variable
+
+STEP = 1e-4
+POINTS = 2**18  # Of one release, to each side of 0; the sum may have four times as many.
+TAIL = 1e-6  # Of delta, for losses beyond the lattice: it changes epsilon in its seventh digit.
+OUTSIDE = 1e-12  # Of the tilted law, beyond the span that is computed.
+LARGEST = 1e6
+
+Curve = Callable[[np.ndarray], np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Profile:
+    """delta(e) for arrays of e >= 0, convex in exp(e), in the two directions of the relation.
+
+    `removed` compares a data set to the one without the record, `added` the other way round.  For
+    a symmetric relation they are the same function.
+    """
+
+    removed: Curve
+    added: Curve
+
+    @classmethod
+    def symmetric(cls, curve: Curve) -> "Profile":
+        return cls(curve, curve)
+
+
+Price = tuple[Profile, int]  # How often it is released.
+
+
+def gaussian(epsilons: np.ndarray, mean: float) -> np.ndarray:
+    """The profile of N(mean, 1) against N(0, 1) (Balle and Wang 2018, arXiv:1805.06530)."""
+    above = special.ndtr(mean / 2 - epsilons / mean)
+    with np.errstate(over="ignore", invalid="ignore"):
+        below = np.exp(epsilons + special.log_ndtr(-mean / 2 - epsilons / mean))
+    return np.where(np.isinf(epsilons), 0.0, np.maximum(above - below, 0.0))
+
+
+def epsilon(releases: Sequence[Price], delta: float, *, coarseness: float = 1.0) -> float:
+    """An upper bound on epsilon at `delta` of these releases, each `count` times, or infinity.
+
+    `coarseness` multiplies the step of the lattice: faster, and a little larger.
+    """
+    allowance = TAIL * delta / sum(count for _, count in releases)
+    reach = max(_reach(profile, allowance) for profile, _ in releases)
+    if reach > LARGEST:
+        return math.inf
+    # The profile at 0 is about 0.4 standard deviations of the loss: the step is 1/40 of one.
+    finest = min(float(profile.removed(np.zeros(1))[0]) / 16 for profile, _ in releases)
+    step = max(min(STEP, finest), reach / POINTS)
+    rough = max(step, reach / 1024)
+    sums = [total for total, _ in _directions(releases, rough, reach)]
+    tilts = [_tilt(total, delta, start=1.0) for total in sums]
+    spans = [total.span(tilt, OUTSIDE) for total, tilt in zip(sums, tilts, strict=True)]
+    width = max(high - low for low, high in spans) * rough
+    step = coarseness * max(step, width / (4 * POINTS))
+    directions = zip(_directions(releases, step, reach), tilts, strict=True)
+    return max(_solve(total, infinite, delta, tilt) for (total, infinite), tilt in directions)
+
+
+def _reach(profile: Profile, allowance: float) -> float:
+    """A loss that is exceeded with at most the allowed probability, in either direction."""
+
+    def exceeded(loss: float) -> bool:
+        place = np.array([loss])
+        return any(
+            curve(place)[0] > max(allowance, 2 * curve(np.array([np.inf]))[0])
+            for curve in (profile.removed, profile.added)
+        )
+
+    low, high = 0.0, 1e-12
+    while exceeded(high) and high <= LARGEST:
+        low, high = high, 4 * high
+    while high > 1.01 * low + 1e-12:
+        middle = (low + high) / 2
+        low, high = (middle, high) if exceeded(middle) else (low, middle)
+    return high
+
+
+def _directions(releases: Sequence[Price], step: float, reach: float) -> list[tuple[Sum, float]]:
+    """For each direction the sum of all losses, and the probability that it is infinite."""
+    size = max(2, math.ceil(reach / step))
+    pairs = [_connect_dots(profile, step, size) for profile, _ in releases]
+    counts = [count for _, count in releases]
+    symmetric = all(profile.removed is profile.added for profile, _ in releases)
+    return [
+        (
+            Sum(
+                [Variable(-size, laws[k][0], n) for laws, n in zip(pairs, counts, strict=True)],
+                step,
+            ),
+            -math.expm1(
+                sum(n * math.log1p(-laws[k][1]) for laws, n in zip(pairs, counts, strict=True))
+            ),
+        )
+        for k in range(1 if symmetric else 2)
+    ]
+
+
+def _connect_dots(profile: Profile, step: float, size: int) -> list[tuple[np.ndarray, float]]:
+    """Masses of the losses -size * step, ..., size * step, and of an infinite one, both ways.
+
+    Below 0 the loss of one direction is minus that of the other, with P and Q exchanged, so both
+    are had from profiles at e >= 0, where their differences are small and hence exact.
+    """
+    losses = step * np.arange(size + 1)
+    curves = [profile.removed(losses), profile.added(losses)]
+    removed, added = (_masses(curve, step) for curve in curves)
+    mirrored = np.exp(-losses[1:])
+    sides = [(added, removed, curves[0][-1]), (removed, added, curves[1][-1])]
+    return [
+        (_with_middle((below * mirrored)[::-1], above, infinite), float(infinite))
+        for below, above, infinite in sides
+    ]
+
+
+def _masses(curve: np.ndarray, step: float) -> np.ndarray:
+    """P's masses at step, 2 step, ...: by how much the chords bend there."""
+    rises = np.append(np.diff(curve), 0.0)
+    return np.maximum(rises[1:] - math.exp(step) * rises[:-1], 0.0) / math.expm1(step)
+
+
+def _with_middle(below: np.ndarray, above: np.ndarray, infinite: float) -> np.ndarray:
+    """All masses, where the loss 0 has what the others leave."""
+    rest = max(0.0, 1.0 - infinite - below.sum() - above.sum())
+    return np.concatenate([below, [rest], above])
+
+
+def _tilt(total: Sum, delta: float, start: float) -> float:
+    """The tilt t under which the sum is near the e that belongs to delta.
+
+    delta(e) <= M(t) exp(-t e) t^t / (1 + t)^(1 + t) for every t > 0 (Renyi divergences bound delta
+    so); this is the t where the bound reaches `delta` at the smallest e.  Any t gives a right
+    answer; this one has the least error.
+    """
+
+    def too_large(tilt: float) -> bool:  # The derivative of that e, times t^2, increases with t.
+        log_moment, mean, _ = total.cumulants(tilt)
+        return tilt * mean - log_moment + math.log(delta) + math.log1p(tilt) > 0
+
+    largest = 20 / total.step  # There all of the tilted law is on the last points.
+    low = high = min(start, largest / 2)
+    factor = 1.1
+    while too_large(low) and low > 1e-9:
+        low, high, factor = low / factor, low, factor**2
+    while low == high or (not too_large(high) and high < largest):
+        low, high, factor = high, min(high * factor, largest), factor**2
+    while high > 1.1 * low:
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if too_large(middle) else (middle, high)
+    return math.sqrt(low * high)
+
+
+def _solve(total: Sum, infinite: float, delta: float, tilt: float) -> float:
+    """The smallest e at which delta(e) = infinite + E[1 - exp(e - loss)]_+ is at most delta."""
+    if infinite >= delta:
+        return math.inf
+    tilt = _tilt(total, delta, start=tilt)
+    log_moment, mean, _ = total.cumulants(tilt)
+    low, high = total.span(tilt, OUTSIDE)
+    low = max(low, math.floor((mean - 600 / max(1.0, tilt)) / total.step))  # No overflow below.
+    losses = total.step * np.arange(low, high + 1) - mean
+    # In units of exp(log_moment - tilt * mean), what Chernoff allows at the mean.
+    untilted = total.law(tilt, low, high) * np.exp(-tilt * losses)
+    allowed = math.exp(math.log(delta - infinite) - log_moment + tilt * mean)
+    slack = (total.rounding + 2 * OUTSIDE) * np.exp(-tilt * losses)
+    upper = np.cumsum(untilted[::-1])[::-1]  # P of this loss or more, from the smallest terms on.
+    lower = np.cumsum((untilted * np.exp(-losses))[::-1])[::-1]  # Q of it.
+    enough = upper - np.exp(np.minimum(losses, 600.0)) * lower + slack <= allowed
+    first = int(np.argmax(enough)) if enough.any() else len(losses)
+    if first == 0:
+        return max(0.0, mean + losses[0])
+    if first == len(losses):
+        return math.inf
+    # Between two points delta(e) is upper - exp(e) * lower, but for the slack, which decreases.
+    remaining = upper[first] + slack[first - 1] - allowed
+    if remaining <= 0 or lower[first] <= 0:
+        return max(0.0, mean + losses[first])
+    inside = math.log(remaining / lower[first])
+    return max(0.0, mean + min(max(inside, losses[first - 1]), losses[first]))

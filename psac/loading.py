@@ -1,0 +1,153 @@
+"""The user's data as a `DataLoader` over our batches.
+
+`dataset_of` finds the records: anything with a length whose records can be reached by number, which
+every sampling scheme needs.  `loader_over` reads them as the user's own `DataLoader` would: its
+dataset, `collate_fn`, workers and pinning are kept, and only the batches are ours.  Guarantees:
+
+- Batch k of the loader is entry k of `batch_sampler`, whole and in order, so that each draw meets
+  its own step.
+- A `DataLoader` that asks for a sampling of its own (weighted, partial, distributed, by batch) is
+  refused, not overruled: the user would believe in chances that are not those accounted.  Its
+  batch_size, shuffle and drop_last play no part.
+
+A record is protected by its number: one that the dataset holds twice is protected once, so a
+`Subset` that repeats numbers is refused.  Left to others: that record i depends on no other record
+(no vocabulary or mean of the private data inside the dataset), and the draws (`psac.sampling`).
+
+>>> import torch
+>>> [batch.tolist() for batch in loader_over(torch.arange(10, 20), [[0, 3], [9]])]
+[[10, 13], [19]]
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol
+
+from torch.utils.data import (
+    DataLoader,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    Subset,
+)
+
+
+class Records(Protocol):
+    """A dataset whose records have numbers from 0 to its length."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, number: int, /) -> Any: ...
+
+
+KEPT = (
+    "num_workers",
+    "collate_fn",
+    "pin_memory",
+    "timeout",
+    "worker_init_fn",
+    "multiprocessing_context",
+    "generator",
+    "prefetch_factor",
+    "persistent_workers",
+    "pin_memory_device",
+)
+
+
+def loader_over(data: Any, batch_sampler: Iterable[list[int]]) -> DataLoader:
+    """A loader of the records that `batch_sampler` lists, batch by batch, each time it is iterated.
+
+    Without a `DataLoader` of the user's, torch's defaults hold: no workers, default collation.
+    With workers, torch throws away the first of two iterators that it asks for, and asks the second
+    for num_workers * prefetch_factor batches in advance: let `batch_sampler.__iter__` be a
+    generator function, and do not take what it has yielded for what was trained on.
+    """
+    records: Any = dataset_of(data)
+    kept = {name: getattr(data, name) for name in KEPT} if isinstance(data, DataLoader) else {}
+    return DataLoader(records, batch_sampler=batch_sampler, **kept)
+
+
+def dataset_of(data: Any) -> Records:
+    """The records behind a Dataset, DataLoader, tensor, array, list or Hugging Face dataset."""
+    if isinstance(data, DataLoader):
+        records = _checked_records(data.dataset)
+        _check_loader(data, len(records))
+        return records
+    return _checked_records(data)
+
+
+def _checked_records(data: Any) -> Records:
+    given = f"data is a {type(data).__name__}"
+    _refuse_what_is_not_a_dataset(data, given)
+    try:
+        length = len(data)
+    except (TypeError, NotImplementedError) as error:
+        raise TypeError(
+            f"{given} without a length, so there is no sampling rate. {_STORE}"
+        ) from error
+    if length == 0:
+        raise ValueError(f"{given} without records: there is nothing to train on.")
+    if isinstance(data, Subset) and len(set(map(int, data.indices))) < length:
+        raise ValueError(
+            f"{given} that repeats records: one that comes k times is drawn k times as often as is "
+            "accounted. List each once; weigh the loss of a sample instead."
+        )
+    return data
+
+
+_STORE = "Store the records where any can be read by its number: a list, a tensor or a Dataset."
+
+
+def _refuse_what_is_not_a_dataset(data: Any, given: str) -> None:
+    if isinstance(data, IterableDataset):
+        raise TypeError(
+            f"{given}, which gives its records in an order of its own, but a step must be able to "
+            f"reach any record by its number. {_STORE}"
+        )
+    if isinstance(data, Mapping):
+        raise TypeError(
+            f"{given} with the keys {', '.join(map(repr, list(data)[:5]))}. If they are splits, "
+            "pass one, such as data['train']; if they are columns, pass TensorDataset("
+            "*data.values()), or a list with one dict for each record."
+        )
+    if isinstance(data, tuple):
+        raise TypeError(
+            f"{given}, which could be one record or several columns. Pass TensorDataset(*data) for "
+            "columns such as (inputs, labels), or list(data) for records."
+        )
+    if hasattr(data, "iloc"):
+        raise TypeError(
+            f"{given}, where [0] is a column or a label. Pass data.to_dict('records') or a "
+            "TensorDataset of its columns."
+        )
+    if isinstance(data, (str, bytes)) or not hasattr(type(data), "__getitem__"):
+        raise TypeError(f"{given}, which has no numbered records. {_STORE}")
+
+
+def _check_loader(loader: DataLoader, num_records: int) -> None:
+    fault = _fault(loader, num_records)
+    if fault:
+        raise ValueError(
+            f"data is a {type(loader).__name__} with {fault}. Which records enter a step, and with "
+            "what chance, is decided by the sampling that is accounted. Pass a DataLoader(dataset, "
+            "batch_size=...), shuffled or not, or the dataset itself."
+        )
+
+
+def _fault(loader: DataLoader, num_records: int) -> str | None:
+    """What would be lost, or make the chances other than those accounted, if anything."""
+    sampler: Any = loader.sampler
+    if type(loader).__iter__ is not DataLoader.__iter__:
+        return "an __iter__ of its own"
+    if loader.batch_sampler is None:
+        return "batch_size=None, which leaves the batches to the dataset"
+    if loader.batch_size is None:
+        return f"a batch_sampler of its own, {type(loader.batch_sampler).__name__}"
+    if type(sampler) not in (RandomSampler, SequentialSampler):
+        return f"a sampler of its own, {type(sampler).__name__}"
+    if isinstance(sampler, RandomSampler) and sampler.replacement:
+        return "a RandomSampler(replacement=True)"
+    if len(sampler) != num_records:
+        return f"a sampler that takes {len(sampler)} of {num_records} records an epoch"
+    if not loader.in_order:
+        return "in_order=False, so that a batch could meet the step of another"
+    return None

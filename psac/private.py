@@ -1,0 +1,663 @@
+"""Algorithm 1 around the user's own model, optimizer and loop.
+
+    private = psac.make_private(model, optimizer, dataset, batch_size=512, epochs=10,
+                                epsilon=3.0, delta=1e-5)
+    for inputs, labels in private.loader:
+        optimizer.zero_grad()
+        F.cross_entropy(model(inputs), labels).backward()
+        optimizer.step()
+    print(private.epsilon())
+
+One logical step releases
+
+    (sum over the sampled records of weight * gradient  +  N(0, (noise_multiplier * bound)^2)) / B
+
+where B is the expected batch size, a public constant: never the number that was drawn.  Guarantees:
+
+- (epsilon, delta)-differential privacy of all that the optimizer sees, for the relation that the
+  sampling states, as the ledger says.  A step is in the ledger before its gradient is handed on.
+- Noise is added once per logical step, whatever the physical batches, and on an empty draw too.
+- Each record drawn enters the sum once: another number of samples in the forward, a second backward
+  on a batch, a step that was left out, a gradient from elsewhere, parameters or losses that the
+  engine cannot vouch for (see `psac.gradients`) raise, and nothing is released.
+- Model and optimizer stay the user's own objects, and `close` gives them back without a trace.
+
+Not covered: the number of records, the choice of settings (`psac.tuned_epsilon` prices tuning),
+other uses of the data, and what the user shows of losses, norms and samples.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import dataclasses
+import math
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+
+from psac import accounting, sampling
+from psac.accounting import Ledger
+from psac.clipping import PSAC, AdaptivePSAC, ClippingRule
+from psac.gradients import Engine, PrivacyError
+from psac.loading import dataset_of, loader_over
+from psac.noise import add_noise_
+from psac.randomness import NoiseGenerator, SecureGenerator, SeededGenerator
+from psac.sampling import Poisson, Sampler, Sampling
+
+Clipping = ClippingRule | AdaptivePSAC | Mapping[str, ClippingRule]
+VERSION = 1
+
+
+def make_private(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    dataset: Any,
+    *,
+    batch_size: int | None = None,
+    epochs: float | None = None,
+    steps: int | None = None,
+    epsilon: float | None = None,
+    delta: float | None = None,
+    noise_multiplier: float | None = None,
+    clipping: Clipping | None = None,
+    sampling: Sampling | None = None,
+    physical_batch_size: int | None = None,
+    loss_reduction: Literal["mean", "sum"] = "mean",
+    batch_dim: int = 0,
+    seed: int | None = None,
+) -> Private:
+    """Makes training of `model` by `optimizer` on `dataset` private; see the module's page.
+
+    `dataset` is a map-style data set, or a DataLoader whose data set, collate_fn and workers are
+    kept.  `batch_size` is the expected size of a batch (default: the DataLoader's).  The length of
+    training is `epochs` or `steps`; the noise is calibrated to `epsilon` at `delta`, or given as
+    `noise_multiplier`.  `clipping` is a rule, `AdaptivePSAC`, or a mapping from patterns of
+    parameter names to rules; the default is `PSAC()`.  `physical_batch_size` limits memory and
+    never changes the result.  `seed` makes a run that can be repeated, and is NOT private.
+    """
+    records = dataset_of(dataset)
+    plan = _plan(
+        num_records=len(records),
+        expected_batch_size=_batch_size(dataset, batch_size),
+        scheme=Poisson() if sampling is None else sampling,
+        length=(epochs, steps),
+        epsilon=epsilon,
+        delta=delta,
+        noise_multiplier=noise_multiplier,
+    )
+    generator = SecureGenerator() if seed is None else SeededGenerator(seed)
+    return Private(
+        model,
+        optimizer,
+        dataset,
+        plan=plan,
+        clipping=PSAC() if clipping is None else clipping,
+        physical_batch_size=physical_batch_size,
+        loss_reduction=loss_reduction,
+        batch_dim=batch_dim,
+        generator=generator,
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Plan:
+    """The public constants of a run: nothing here depends on the data but its number."""
+
+    num_records: int
+    expected_batch_size: int
+    sampling: Sampling
+    steps: int
+    noise_multiplier: float
+    delta: float | None
+
+    @property
+    def sampling_rate(self) -> float:
+        return self.sampling.sampling_rate(self.num_records, self.expected_batch_size)
+
+    def event(self) -> dict[str, Any]:
+        """One step, for the ledger and the accountant."""
+        return {
+            "sampling": self.sampling,
+            "noise_multiplier": self.noise_multiplier,
+            "sampling_rate": self.sampling_rate,
+            "num_records": self.num_records,
+        }
+
+    def steps_in(self, epochs: float) -> int:
+        return sampling.steps_in(epochs, *self._epoch())
+
+    def steps_of_epoch_with(self, step: int) -> range:
+        """The steps of the epoch that this step is in."""
+        return sampling.steps_of_epoch(sampling.epoch_of(step, *self._epoch()), *self._epoch())
+
+    def epoch_of(self, step: int) -> int:
+        return sampling.epoch_of(step, *self._epoch())
+
+    def _epoch(self) -> tuple[int, int]:
+        bins = self.sampling.bins(self.num_records, self.expected_batch_size)
+        return (bins, 1) if bins > 1 else (self.num_records, self.expected_batch_size)
+
+
+def _batch_size(dataset: Any, batch_size: int | None) -> int:
+    if batch_size is None and isinstance(dataset, DataLoader):
+        batch_size = dataset.batch_size
+    if batch_size is None:
+        raise ValueError(
+            "batch_size is missing: give the expected number of records in a batch, a public "
+            "constant such as 512."
+        )
+    return batch_size
+
+
+def _plan(
+    *,
+    num_records: int,
+    expected_batch_size: int,
+    scheme: Sampling,
+    length: tuple[float | None, int | None],
+    epsilon: float | None,
+    delta: float | None,
+    noise_multiplier: float | None,
+) -> Plan:
+    """The run that the user asked for, with its noise."""
+    if not isinstance(scheme, Sampling):
+        raise TypeError(f"sampling is {scheme!r}: pass psac.Poisson(), or another psac.Sampling.")
+    epochs, steps = length
+    if (epochs is None) == (steps is None):
+        raise ValueError(f"give epochs or steps, one of them: epochs={epochs}, steps={steps}.")
+    if (epsilon is None) == (noise_multiplier is None):
+        raise ValueError(
+            "give epsilon (the noise is calibrated to it) or noise_multiplier, one of them: "
+            f"epsilon={epsilon}, noise_multiplier={noise_multiplier}."
+        )
+    if epsilon is not None and delta is None:
+        raise ValueError(
+            f"epsilon={epsilon} needs a delta, such as {1 / (10 * num_records):.1e}, which is "
+            f"1 / (10 * {num_records} records)."
+        )
+    plan = Plan(
+        num_records=num_records,
+        expected_batch_size=expected_batch_size,
+        sampling=scheme,
+        steps=steps or 1,
+        noise_multiplier=noise_multiplier if noise_multiplier is not None else math.inf,
+        delta=delta,
+    )
+    total = plan.steps_in(epochs) if epochs is not None else _positive("steps", steps)
+    if noise_multiplier is None:
+        noise_multiplier = accounting.calibrate(
+            epsilon=epsilon,  # type: ignore[arg-type]
+            delta=delta,  # type: ignore[arg-type]
+            sampling_rate=plan.sampling_rate,
+            steps=total,
+            sampling=scheme,
+            num_records=num_records,
+        )
+    elif not noise_multiplier >= 0 or math.isinf(noise_multiplier):
+        raise ValueError(f"noise_multiplier is {noise_multiplier}: it must be finite, 0 or above.")
+    return dataclasses.replace(plan, steps=total, noise_multiplier=float(noise_multiplier))
+
+
+def _positive(name: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError(f"{name} is {value!r}: it must be an integer, 1 or above.")
+    return value
+
+
+class Private:
+    """A private training run: what `make_private` returns.  Close it to get the model back."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        data: Any,
+        *,
+        plan: Plan,
+        clipping: Clipping,
+        physical_batch_size: int | None,
+        loss_reduction: Literal["mean", "sum"],
+        batch_dim: int,
+        generator: NoiseGenerator,
+    ) -> None:
+        self.model, self.optimizer, self.plan, self.clipping = model, optimizer, plan, clipping
+        self.ledger = Ledger(secure=generator.secure)
+        self.step = 0  # logical steps that were released
+        self._noise = generator.spawn("noise")
+        self._adaptive = clipping if isinstance(clipping, AdaptivePSAC) else None
+        self._scale = self._adaptive.initial_scale if self._adaptive else 1.0
+        self._below = 0.0  # samples of this logical batch below the scale, minus those above, / 2
+        self._complete = False  # the physical batch that is out is the last of its logical batch
+        self._closed = False
+        self.on_release: Callable[[], None] | None = None  # before a gradient is handed on
+        self.engine = Engine(
+            model,
+            clipping=self._adaptive.rule(self._scale) if self._adaptive else clipping,  # type: ignore[arg-type]
+            loss_reduction=loss_reduction,
+            batch_dim=batch_dim,
+        )
+        self.engine.after_backward = self._count
+        sampler = plan.sampling.sampler(
+            num_records=plan.num_records,
+            expected_batch_size=plan.expected_batch_size,
+            generator=generator.spawn("sampling"),
+        )
+        self.loader = Loader(self, data, sampler, physical_batch_size)
+        self._gradient_noise = self._noise_for_gradients()
+        self._handles: list[Any] = []
+        self._attach()
+
+    # Life
+    def _attach(self) -> None:
+        self._refuse_optimizer()
+        self.engine.attach()
+        self.engine.expect(0)
+        for parameter in self.engine.parameters.values():
+            parameter.grad = None
+        self._handles = [self.optimizer.register_step_pre_hook(self._before_step)]
+        left_out = [
+            name for name, p in self.engine.parameters.items() if id(p) not in self._optimized()
+        ]
+        if left_out:
+            warnings.warn(
+                f"the parameters {left_out} are trainable but not in the optimizer: they never "
+                "change, yet their gradients count in the norms. Freeze them by "
+                "requires_grad_(False).",
+                stacklevel=4,
+            )
+
+    def close(self) -> None:
+        """Gives model and optimizer back as they were; what was not released is forgotten."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles, self._closed = [], True
+        self.engine.detach()
+
+    def __enter__(self) -> Private:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """In here the model is a fixed function: gradients flow through it, none reaches it.
+
+        For training something else with its help, such as the generator of a GAN.
+        """
+        parameters = [p for p in self.engine.parameters.values() if p.requires_grad]
+        before, self.engine.silent = self.engine.silent, True
+        for parameter in parameters:
+            parameter.requires_grad_(False)
+        try:
+            yield
+        finally:
+            for parameter in parameters:
+                parameter.requires_grad_(True)
+            self.engine.silent = before
+
+    # What was spent
+    @property
+    def noise_multiplier(self) -> float:
+        return self.plan.noise_multiplier
+
+    @property
+    def sampling_rate(self) -> float:
+        return self.plan.sampling_rate
+
+    @property
+    def expected_batch_size(self) -> int:
+        return self.plan.expected_batch_size
+
+    @property
+    def planned_steps(self) -> int:
+        return self.plan.steps
+
+    @property
+    def epoch(self) -> int:
+        """Whole epochs that are done."""
+        return self.plan.epoch_of(self.step)
+
+    @property
+    def scale(self) -> float:
+        """The scale that `AdaptivePSAC` has learned: released, hence private."""
+        return self._scale
+
+    def epsilon(self, delta: float | None = None) -> float:
+        """What was spent so far, at `delta` (default: that of `make_private`)."""
+        return self.ledger.epsilon(self._delta(delta))
+
+    def planned_epsilon(self, delta: float | None = None) -> float:
+        """What will have been spent when all planned steps are done."""
+        ledger = copy.deepcopy(self.ledger)
+        left = self.plan.steps - ledger.steps
+        if left > 0:
+            ledger.record(**self.plan.event(), steps=left)
+        return ledger.epsilon(self._delta(delta))
+
+    def _delta(self, delta: float | None) -> float:
+        delta = self.plan.delta if delta is None else delta
+        if delta is None:
+            raise ValueError("delta is missing: pass it here or to make_private, such as 1e-5.")
+        return delta
+
+    def extend(self, *, epochs: float | None = None, steps: int | None = None) -> float:
+        """Plans this much more training with the same noise; returns the epsilon of it all."""
+        if (epochs is None) == (steps is None):
+            raise ValueError(f"give epochs or steps, one of them: epochs={epochs}, steps={steps}.")
+        more = self.plan.steps_in(epochs) if epochs is not None else _positive("steps", steps)
+        self.plan = dataclasses.replace(self.plan, steps=self.plan.steps + more)
+        return self.planned_epsilon() if self.plan.delta is not None else math.nan
+
+    def charge(self, steps: int) -> None:
+        """Counts steps as spent that this object did not take, such as those of a lost process."""
+        self.ledger.record(**self.plan.event(), steps=_positive("steps", steps))
+
+    # A step
+    def hand_out(self, num_samples: int, *, last: bool) -> None:
+        """A physical batch is out: one backward of so many samples is welcome; for loaders."""
+        self.engine.expect(num_samples)
+        self._complete = last
+
+    def backward(self, losses: Tensor) -> None:
+        """Backward from one loss per sample, shape [n]: nothing is left to a reduction."""
+        expected = self.engine.expected
+        if not isinstance(losses, Tensor) or tuple(losses.shape) != (expected,):
+            given = list(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
+            raise ValueError(
+                f"losses are {given}, but private.loader handed out {expected} samples: pass one "
+                f"loss per sample, a tensor of shape [{expected}] (reduction='none')."
+            )
+        (losses.mean() if self.engine.loss_reduction == "mean" else losses.sum()).backward()
+
+    def _before_step(self, optimizer: Any, args: tuple, kwargs: dict) -> None:
+        """The optimizer is about to step: it gets the private gradient, or none."""
+        if any(argument is not None for argument in (*args[1:], kwargs.get("closure"))):
+            raise PrivacyError(
+                "optimizer.step(closure) computes gradients within the step. Call backward first, "
+                "then optimizer.step()."
+            )
+        self._refuse_optimizer()
+        parameters = self.engine.parameters
+        for parameter in parameters.values():
+            parameter.grad = None  # no optimizer of torch moves a parameter without a gradient
+        if not self._complete:
+            return
+        self._complete = False
+        for name, gradient in self._release().items():
+            parameters[name].grad = gradient
+
+    def _release(self) -> dict[str, Tensor]:
+        """The noisy mean gradient; from here on it counts as seen."""
+        below, self._below = self._below, 0.0
+        sums = self.engine.collect()
+        self.ledger.record(**self.plan.event())
+        if self.on_release is not None:
+            self.on_release()
+        self.loader.advance()
+        self.step += 1
+        for rule, names in self._groups():
+            add_noise_(
+                [sums[name] for name in names],
+                std=self._gradient_noise * rule.bound,
+                generator=self._noise,
+                scale=1 / self.plan.expected_batch_size,
+            )
+        if self._adaptive:
+            self._adapt(below)
+        return sums
+
+    def _groups(self) -> Iterator[tuple[ClippingRule, list[str]]]:
+        groups, rules = self.engine.groups, self.engine.rules
+        for k, rule in enumerate(rules):
+            yield rule, [name for name in self.engine.parameters if groups.of([name]) == k]
+
+    def _noise_for_gradients(self) -> float:
+        """The noise of a group's sum, over the group's bound.
+
+        K groups are K Gaussian queries on one batch, and the count of `AdaptivePSAC` is one more:
+        together they are one query with the noise multiplier of the plan.
+        """
+        total = self.plan.noise_multiplier
+        if total == 0:
+            return 0.0
+        if self._adaptive:
+            side = self._adaptive.noise_multiplier(self.plan.expected_batch_size, total)
+            return accounting.without_side_query(total, side)
+        groups = len(self.clipping) if isinstance(self.clipping, Mapping) else 1
+        return total * math.sqrt(groups)
+
+    def _count(self) -> None:
+        """How many of the samples of the last backward are below the scale."""
+        norms = self.engine.norms
+        if self._adaptive and norms is not None:
+            self._below += float((norms <= self._scale).sum()) - len(norms) / 2
+
+    def _adapt(self, below: float) -> None:
+        """The scale follows the noisy count: a function of released values alone."""
+        assert self._adaptive is not None
+        batch, released = self.plan.expected_batch_size, torch.tensor([below], dtype=torch.float64)
+        if self.plan.noise_multiplier > 0:
+            # One sample moves the count by 1/2.
+            std = self._adaptive.noise_multiplier(batch, self.plan.noise_multiplier) / 2
+            add_noise_([released], std=std, generator=self._noise)
+        self._scale = self._adaptive.next_scale(self._scale, float(released) / batch)
+        self.engine.clipping = self._adaptive.rule(self._scale)
+
+    # Refusals
+    def _optimized(self) -> set[int]:
+        return {id(p) for group in self.optimizer.param_groups for p in group["params"]}
+
+    def _refuse_optimizer(self) -> None:
+        if not isinstance(self.optimizer, torch.optim.Optimizer):
+            raise TypeError(
+                f"optimizer is {type(self.optimizer).__name__}: pass a torch.optim.Optimizer."
+            )
+        known = {id(p) for p in self.model.parameters()}
+        strange = [
+            list(p.shape)
+            for group in self.optimizer.param_groups
+            for p in group["params"]
+            if id(p) not in known and p.requires_grad
+        ]
+        if strange:
+            raise PrivacyError(
+                f"the optimizer has {len(strange)} parameters that are not the model's (of shapes "
+                f"{strange[:3]}): their gradients would be neither clipped nor noisy. Give them to "
+                "the model, or to an optimizer of their own if no private data reaches them."
+            )
+
+    # Nothing lost
+    def state_dict(self) -> dict[str, Any]:
+        """Ledger, step, sampler, learned scale and, unless secure, the generator: plain JSON.
+
+        Model and optimizer have a state_dict of their own; `psac.save_checkpoint` saves all.
+        """
+        return {
+            "version": VERSION,
+            "run": self._identity(),
+            "step": self.step,
+            "planned_steps": self.plan.steps,
+            "ledger": self.ledger.to_json(),
+            "sampler": self.loader.state_dict(),
+            "noise": self._noise.state_dict() if isinstance(self._noise, SeededGenerator) else None,
+            "scale": self._scale,
+        }
+
+    def _identity(self) -> dict[str, Any]:
+        """What must be the same when a run is resumed."""
+        return {
+            "num_records": self.plan.num_records,
+            "expected_batch_size": self.plan.expected_batch_size,
+            "sampling": self.plan.sampling.name,
+            "noise_multiplier": self.plan.noise_multiplier,
+            "delta": self.plan.delta,
+            "clipping": repr(self.clipping),
+            "loss_reduction": self.engine.loss_reduction,
+            "seed": self._noise.seed if isinstance(self._noise, SeededGenerator) else None,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on where `state` was taken; only for a run that has released nothing yet."""
+        if state.get("version") != VERSION:
+            raise ValueError(f"this state has version {state.get('version')}, not {VERSION}.")
+        if self.step:
+            raise PrivacyError(
+                f"this run has released {self.step} steps that the state does not know of: they "
+                "would be forgotten. Load it into a new run, before its first step."
+            )
+        saved, own = state["run"], self._identity()
+        changed = [f"{k}: {saved.get(k)!r} -> {own[k]!r}" for k in own if saved.get(k) != own[k]]
+        if changed:
+            raise ValueError(
+                f"the run was started with other settings ({'; '.join(changed)}). Call "
+                "make_private as it was called then; a changed run needs a budget of its own."
+            )
+        self.ledger = Ledger.from_json(state["ledger"])
+        self.step, self._scale = state["step"], state["scale"]
+        self.plan = dataclasses.replace(self.plan, steps=state["planned_steps"])
+        self.loader.load_state_dict(state["sampler"])
+        if isinstance(self._noise, SeededGenerator):
+            self._noise.load_state_dict(state["noise"])
+        if self._adaptive:
+            self.engine.clipping = self._adaptive.rule(self._scale)
+
+    def __repr__(self) -> str:
+        plan = self.plan
+        secure = "" if self.ledger.secure else ", seeded: NOT private"
+        return (
+            f"Private(step {self.step} of {plan.steps}, noise_multiplier="
+            f"{plan.noise_multiplier:.4g}, sampling={plan.sampling.name} at rate "
+            f"{plan.sampling_rate:.4g}, clipping={self.clipping!r}{secure})"
+        )
+
+
+class Loader:
+    """Batches as the private sampler draws them; iterate it as a DataLoader.
+
+    One pass is one epoch: num_records / expected_batch_size logical steps on average, each of one
+    or more physical batches.  An empty draw is a step of noise alone, which is taken in here.
+    """
+
+    def __init__(
+        self, private: Private, data: Any, sampler: Sampler, physical_batch_size: int | None
+    ) -> None:
+        if physical_batch_size is not None:
+            _positive("physical_batch_size", physical_batch_size)
+        self._private, self._sampler, self._largest = private, sampler, physical_batch_size
+        self._ahead = copy.copy(sampler)  # draws ahead of training where workers fetch ahead
+        self._next = sampler  # as of after the step that is out
+        self._drawn: deque[tuple[list[int], Sampler]] = deque()  # sizes of a step, sampler after it
+        self._indices: deque[list[int]] = deque()
+        self._left = 0  # steps of this pass that are not drawn yet
+        self._pass = 0
+        self._data = loader_over(data, _Batches(self))
+        self._workers = torch.Generator() if self._data.generator is None else None
+        if self._workers is not None:
+            self._data.generator = self._workers
+
+    @property
+    def dataset(self) -> Any:
+        return self._data.dataset
+
+    def __len__(self) -> int:
+        """Logical steps of the present epoch."""
+        return len(self._private.plan.steps_of_epoch_with(self._private.step))
+
+    def __iter__(self) -> Iterator[Any]:
+        private, self._pass = self._private, self._pass + 1
+        own_pass, steps = self._pass, self._steps_to_go()
+        private._complete = False
+        private.engine.discard()
+        self._ahead, self._left = copy.copy(self._sampler), steps
+        self._drawn.clear()
+        self._indices.clear()
+        batches = iter(self._reseeded())
+        for _ in range(steps):
+            if not self._drawn:
+                self._draw()
+            sizes, after = self._drawn.popleft()
+            for k, size in enumerate(sizes):
+                batch = next(batches)
+                self._next = after
+                private.hand_out(size, last=k == len(sizes) - 1)
+                yield batch
+                self._check(own_pass)
+            if not sizes:
+                self._next = after
+                self._take_empty_step()
+        private.engine.expect(0)
+
+    def _reseeded(self) -> DataLoader:
+        """The DataLoader, whose workers draw from a stream that belongs to this step.
+
+        Else it would draw from torch's own generator, and a resumed run would differ.
+        """
+        if self._workers is not None:
+            stream = self._sampler.generator.spawn(f"workers {self._private.step}")
+            self._workers.manual_seed(int.from_bytes(stream.random_bytes(7), "big"))
+        return self._data
+
+    def _steps_to_go(self) -> int:
+        private = self._private
+        if private._closed:
+            raise PrivacyError("this private run is closed; call make_private for a new one.")
+        left = private.plan.steps - private.ledger.steps
+        if left <= 0:
+            raise PrivacyError(
+                f"the {private.plan.steps} planned steps are done. More training costs more "
+                "privacy: private.extend(epochs=...) plans it and returns the new epsilon."
+            )
+        epoch = private.plan.steps_of_epoch_with(private.step)
+        return min(epoch.stop - private.step, left)
+
+    def _draw(self) -> None:
+        batches = sampling.physical_batches(self._ahead.draw(), self._largest)
+        self._left -= 1
+        self._indices += batches
+        self._drawn.append(([len(batch) for batch in batches], copy.copy(self._ahead)))
+
+    def _take_empty_step(self) -> None:
+        self._private.hand_out(0, last=True)
+        self._private.optimizer.step()
+
+    def _check(self, own_pass: int) -> None:
+        if self._pass != own_pass:
+            raise PrivacyError("another pass over private.loader has begun; this one is void.")
+        if self._private._complete:
+            raise PrivacyError(
+                "optimizer.step() was not called after the last part of a logical batch; it must "
+                "be called after every batch, and does nothing until the logical batch is "
+                "complete. For larger batches raise batch_size."
+            )
+
+    def advance(self) -> None:
+        """The step that is out was released."""
+        self._sampler = self._next
+
+    def state_dict(self) -> dict[str, Any]:
+        return self._sampler.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._sampler.load_state_dict(state)
+
+
+class _Batches:
+    """What the DataLoader fetches: the physical batches of a pass, one list of numbers each."""
+
+    def __init__(self, loader: Loader) -> None:
+        self._loader = loader
+
+    def __iter__(self) -> Iterator[list[int]]:
+        loader = self._loader
+        while loader._indices or loader._left:
+            if loader._indices:
+                yield loader._indices.popleft()
+            else:
+                loader._draw()
