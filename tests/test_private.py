@@ -259,6 +259,20 @@ def test_close_gives_model_and_optimizer_back_untouched():
         next(iter(private.loader))
 
 
+def test_a_copy_for_averaging_or_for_keeping_the_best_can_be_made_at_any_time():
+    private = private_run(seed=None, noise_multiplier=1.0)
+    train(private)
+    twin = copy.deepcopy(private.model)
+    averaged = torch.optim.swa_utils.AveragedModel(private.model)
+    train(private)
+    averaged.update_parameters(private.model)
+    x, y, _ = records().tensors
+    F.cross_entropy(twin(x), y).backward()
+    assert all(p.grad is not None for p in twin.parameters())
+    assert averaged(x).shape == (40, 3)
+    assert private.step == 10
+
+
 def test_evaluation_costs_and_records_nothing():
     private = private_run()
     x = records().tensors[0]

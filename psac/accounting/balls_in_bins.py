@@ -38,7 +38,7 @@ def add_or_remove_one(entry: Entry, allowance: float) -> Price:
     allowance *= entry.steps / epochs  # It was meant for one step.
     mean = 1 / entry.noise_multiplier
     deviation = math.sqrt(math.expm1(min(mean**2, 600.0)))  # Of a log-normal variable.
-    draw, step, lost = _log_normal(mean, deviation / 20, allowance / 4)
+    draw, step, lost = _log_normal(mean, min(deviation, 1.0) / 20, allowance / 4)
     if bins == 1 or step > deviation / 2:
         return Profile.symmetric(lambda epsilons: gaussian(epsilons, mean)), epochs
     without = Sum([Variable(0, draw, bins)], step)

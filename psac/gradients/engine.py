@@ -109,8 +109,8 @@ class Engine:
         attached[self.model] = self
         self.names = {id(p): name for name, p in self.parameters.items()}
         self._handles = [
-            self.model.register_forward_pre_hook(self._before, with_kwargs=True),
-            self.model.register_forward_hook(self._after, with_kwargs=True),
+            self.model.register_forward_pre_hook(Hook(self._before), with_kwargs=True),
+            self.model.register_forward_hook(Hook(self._after), with_kwargs=True),
         ]
         self._handles += [
             p.register_post_accumulate_grad_hook(lambda p, name=name: self._outside(p, name))
@@ -336,6 +336,19 @@ class Engine:
         prove_loss(tape, n, self.loss_reduction == "mean", dims_of)
         self._next_loss_proof = 2 * self._backwards + 1
         tape.forget()
+
+
+class Hook:
+    """A hook that stays behind when its model is copied or pickled: the copy is an ordinary one."""
+
+    def __init__(self, function: Callable | None = None):
+        self.function = function
+
+    def __call__(self, *args: Any) -> Any:
+        return None if self.function is None else self.function(*args)
+
+    def __reduce__(self) -> tuple:
+        return Hook, ()
 
 
 class Call:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import io
 
 import pytest
 import torch
@@ -81,6 +82,20 @@ def test_the_model_is_the_users_own_and_is_given_back_untouched():
     assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
     F.cross_entropy(model(x), y).backward()
     assert all(p.grad is not None for p in model.parameters())
+
+
+def test_a_copy_of_the_model_is_an_ordinary_model():
+    model, (x, y) = network(), data()
+    with psac.Engine(model) as engine:
+        F.cross_entropy(model(x), y).backward()
+        file = io.BytesIO()
+        torch.save(model, file)
+        file.seek(0)
+        for twin in (copy.deepcopy(model), torch.load(file, weights_only=False)):
+            assert torch.equal(twin(x), model(x))
+            F.cross_entropy(twin(x), y).backward()
+            assert all(p.grad is not None for p in twin.parameters())
+        assert engine.num_samples == len(x)
 
 
 def test_evaluation_costs_and_records_nothing():
