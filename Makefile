@@ -18,7 +18,7 @@ setup: $(READY)  ## Build .venv with what tests and demo need (once)
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(PIP_INSTALL) torch
-	$(PIP_INSTALL) --editable '.[cli,plots,hf,dev]'
+	$(PIP_INSTALL) --editable '.[cli,plots,data,hf,dev]'
 	@touch $@
 
 $(READY_BENCH): $(READY)

@@ -84,7 +84,8 @@ def _times(
                 runs[f"{name}@{size}"] = speed.bound_run(name, workload, batch, seed=seed)
             except Exception as error:  # noqa: BLE001 - whatever a library raises is its result
                 figures[name, size] = {"status": "cannot run", "error": error_text(error)}
-    times = speed.interleave(runs, budget_seconds=seconds, seed=seed)
+    # The largest sizes take seconds each; the trend needs no more than a few runs of them.
+    times = speed.interleave(runs, budget_seconds=seconds, seed=seed, min_runs=3)
     for key, values in times.items():
         name, size = key.split("@")
         figures[name, int(size)] = {

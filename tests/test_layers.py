@@ -20,6 +20,10 @@ ORDER = [
     "private",
     "checkpoint",
     "auditing",
+    "data",
+    "models",
+    "training",
+    "reporting",
 ]
 
 

@@ -99,7 +99,8 @@ def prove(plan: Plan, forward: Forward, cotangents: Sequence[Tensor | None], mea
             raise NotIsolated(
                 f"sample {samples[sample]} has a gradient of norm {float(norms[sample]):.6g} in "
                 f"the batch and {norm:.6g} alone: it depends on the other samples, or the loss is "
-                "not a mean or sum over samples."
+                "not a mean or sum over samples. For a mean over tokens, take the mean within each "
+                "sample first, outside the model, and call private.backward(losses)."
             )
         worst, weights[sample] = max(worst, error), sample + 1.0
         for name, grad in loop.items():

@@ -1,0 +1,64 @@
+"""The user's own arrays: an .npz file with x, the inputs, and y, the labels.
+
+x becomes float32; bytes (uint8) are taken for pixels and scaled to [0, 1].  The axes stay as
+they are, and the first one counts the records: store images as records x channels x height x width.
+Whole numbers in y are classes, from 0; other numbers stay what they are, as float32.
+"""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from psac.data.entry import DataNotFound
+from psac.data.images import scaled
+from psac.data.records import TensorRecords
+
+
+def from_npz(path: str | os.PathLike[str]) -> TensorRecords:
+    """Records of the arrays x and y.  Nothing in the file is executed."""
+    file = Path(path).expanduser()
+    x, y = _arrays(file)
+    if x.ndim == 0 or y.ndim == 0 or len(x) != len(y) or len(x) == 0:
+        raise ValueError(
+            f"{file}: x has the shape {x.shape} and y {y.shape}. Both need one entry per record, "
+            "and at least one."
+        )
+    if not np.isfinite(x).all() or not np.isfinite(y).all():
+        raise ValueError(f"{file}: there are numbers that are not finite. Fill in or drop them.")
+    inputs = scaled(x) if x.dtype == np.uint8 else torch.from_numpy(x.astype(np.float32))
+    if y.dtype.kind == "f":
+        labels, classes = torch.from_numpy(y.astype(np.float32)), ()
+    else:
+        labels = torch.from_numpy(y.astype(np.int64))
+        if int(labels.min()) < 0:
+            raise ValueError(f"{file}: y has the class {int(labels.min())}. Count classes from 0.")
+        classes = [str(number) for number in range(int(labels.max()) + 1)]
+    return TensorRecords(inputs, labels, name=file.stem, classes=classes)
+
+
+def _arrays(file: Path) -> tuple[np.ndarray, np.ndarray]:
+    if not file.is_file():
+        raise DataNotFound(f"there is no file {file}.")
+    try:
+        with open(file, "rb") as content:
+            arrays = np.load(content, allow_pickle=False)
+            if isinstance(arrays, np.ndarray):
+                raise ValueError("it is a single array")
+            if missing := {"x", "y"} - set(arrays.files):
+                held = ", ".join(arrays.files) or "nothing"
+                raise ValueError(f"it has no array {', '.join(sorted(missing))}, but {held}")
+            x, y = arrays["x"], arrays["y"]
+    except (OSError, EOFError, ValueError, zipfile.BadZipFile) as error:
+        raise DataNotFound(
+            f"{file} cannot be used: {error}. Write it with numpy.savez({str(file)!r}, x=inputs, "
+            "y=labels), of numbers."
+        ) from error
+    for name, array in (("x", x), ("y", y)):
+        if array.dtype.kind not in "biuf":
+            raise ValueError(f"{file}: {name} is of type {array.dtype}. Store numbers.")
+    return x, y

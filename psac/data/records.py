@@ -1,0 +1,101 @@
+"""The three kinds of data set: records with numbers, each of which depends on no other record.
+
+    TensorRecords   all inputs and labels as two tensors; a record is (input, label)
+    ImageFiles      pictures that are decoded when asked for; a record is (image, label)
+    TextRecords     a record is {"text": ..., "label": ...}, for pairs of texts with "text_pair"
+
+Each has `name` and `classes`, the names of the classes in the order of the labels.  Guarantees:
+
+- An image is float32 in [0, 1] of shape channels x height x width; a label is an int64 scalar, or
+  float32 of one number per class where a record may belong to several.
+- `tensors` is (inputs, labels) as a whole, so that a training loop needs no Python per record.
+  That of `ImageFiles` is made when first asked for, and then kept: 4 bytes for each number.
+- Nothing is standardised.  A mean or a vocabulary that was computed from the records would tell of
+  them outside of what the accountant counts; scaling uses public constants alone.
+
+>>> import torch
+>>> records = TensorRecords(torch.zeros(2, 1, 8, 8), torch.tensor([1, 0]), name="two", classes="ab")
+>>> len(records), records[0][1], records.classes
+(2, tensor(1), ('a', 'b'))
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset, TensorDataset
+
+from psac.data.images import decoded
+
+
+class TensorRecords(TensorDataset):
+    """Inputs and labels in memory: `tensors` is both, whole."""
+
+    def __init__(
+        self, inputs: Tensor, labels: Tensor, *, name: str, classes: Sequence[str]
+    ) -> None:
+        super().__init__(inputs, labels)
+        self.name, self.classes = name, tuple(classes)
+
+
+class ImageFiles(Dataset[tuple[Tensor, Tensor]]):
+    """Pictures by their paths, or as (name, content of the file), decoded one at a time.
+
+    `size` is the side of the square that is cut out of the middle after the shorter side was
+    resized to it; None leaves pictures as they are, which then must have one size to be batched.
+    """
+
+    def __init__(
+        self,
+        images: Sequence[Path | tuple[str, bytes]],
+        labels: Tensor,
+        *,
+        name: str,
+        classes: Sequence[str],
+        size: int | None,
+        channels: int = 3,
+    ) -> None:
+        self.images, self.labels = images, labels
+        self.name, self.classes = name, tuple(classes)
+        self.size, self.channels = size, channels
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, number: int) -> tuple[Tensor, Tensor]:
+        image = decoded(self.images[number], size=self.size, channels=self.channels)
+        return image, self.labels[number]
+
+    @functools.cached_property
+    def tensors(self) -> tuple[Tensor, Tensor]:
+        first = self[0][0]
+        inputs = torch.empty(len(self), *first.shape)
+        for number in range(len(self)):
+            image = self[number][0]
+            if image.shape != first.shape:
+                raise ValueError(
+                    f"{self.name}: image {number} has the shape {list(image.shape)}, the first "
+                    f"one {list(first.shape)}. Pass size=64 or the like to make them alike."
+                )
+            inputs[number] = image
+        return inputs, self.labels
+
+
+class TextRecords(Dataset[dict[str, Any]]):
+    """One or two texts and a label for each record."""
+
+    def __init__(
+        self, records: Sequence[dict[str, Any]], *, name: str, classes: Sequence[str]
+    ) -> None:
+        self.records, self.name, self.classes = records, name, tuple(classes)
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def __getitem__(self, number: int) -> dict[str, Any]:
+        return self.records[number]
