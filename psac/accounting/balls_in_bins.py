@@ -11,10 +11,10 @@ So they become larger, and stay the profiles of a pair, when each X_j is replace
 lattice with the same mean that is larger in convex order: one whose E(X - k)_+ is the chords of the
 true one.  Then S is a sum on a lattice.  No bound is taken but this one.
 
-An epoch that was begun counts as a whole one.  Noise below about 0.5 spreads X too far for the
-lattice: then an epoch is priced as one Gaussian release, N(1/z, 1) against N(0, 1), which bounds it
-by joint convexity.  Rounding of 1e-14 in each step goes into delta, so that for very small deltas,
-below 2e-14 times the number of steps, epsilon is infinite.
+An epoch that was begun counts as a whole one.  Little noise (below about 0.5; below 1.2 with two or
+three bins) spreads X too far for the lattice: then an epoch is priced as one Gaussian release,
+N(1/z, 1) against N(0, 1), which bounds it by joint convexity.  Rounding of 1e-14 in each step goes
+into delta, so that for tiny deltas, below 2e-14 times the number of steps, epsilon is infinite.
 """
 
 import math
@@ -31,24 +31,27 @@ if TYPE_CHECKING:
     from dp_accounting import DpEvent
 
 POINTS = 2**20
+ZERO = 1e3  # How often S may become 0, where it has an infinite loss, over what does not matter.
 
 
 def add_or_remove_one(entry: Entry, allowance: float) -> Price:
     bins, epochs = _bins_and_epochs(entry)
-    allowance *= entry.steps / epochs  # It was meant for one step.
+    allowance *= entry.steps / epochs / 4  # It was meant for one step; we cut in four places.
     mean = 1 / entry.noise_multiplier
-    deviation = math.sqrt(math.expm1(min(mean**2, 600.0)))  # Of a log-normal variable.
-    draw, step, lost = _log_normal(mean, min(deviation, 1.0) / 20, allowance / 4)
-    if bins == 1 or step > deviation / 2:
+    draw, step, lost = _log_normal(mean, bins, allowance)
+    all_zero = draw[0] ** bins
+    if bins == 1 or all_zero > ZERO * allowance:
         return Profile.symmetric(lambda epsilons: gaussian(epsilons, mean)), epochs
     without = Sum([Variable(0, draw, bins)], step)
     biased = draw * (step * np.arange(len(draw)))  # The bin that has the record.
     with_record = Sum([Variable(0, draw, bins - 1), Variable(0, biased, 1)], step)
-    slack = allowance / 2 + without.rounding
-    ratios, chances = _ratios(with_record, bins, allowance / 4)
-    removed = _expected_gain(1 / ratios[ratios > 1][::-1], chances[ratios > 1][::-1], slack + lost)
-    ratios, chances = _ratios(without, bins, allowance / 4)
-    added = _expected_gain(ratios[ratios < 1], chances[ratios < 1], slack)
+    slack = 3 * allowance + without.rounding
+    ratios, chances = _ratios(with_record, bins, allowance)
+    large = ratios > 1
+    removed = _expected_gain(1 / ratios[large][::-1], chances[large][::-1], slack + lost)
+    ratios, chances = _ratios(without, bins, allowance)
+    small = (ratios > 0) & (ratios < 1)
+    added = _expected_gain(ratios[small], chances[small], slack + all_zero)
     return Profile(removed, added), epochs
 
 
@@ -62,20 +65,27 @@ def _bins_and_epochs(entry: Entry) -> tuple[int, int]:
     return bins, -(-entry.steps // bins)
 
 
-def _log_normal(mean: float, finest: float, allowance: float) -> tuple[np.ndarray, float, float]:
+def _log_normal(mean: float, bins: int, allowance: float) -> tuple[np.ndarray, float, float]:
     """A variable on a lattice for X = exp(mean x - mean^2 / 2), x normal: masses, step, loss.
 
     E(X - k)_+ = G(log k; mean) is replaced by its chords, which makes it larger.  Values are cut
-    off where that is at most `allowance`: the loss.
+    off where that is at most `allowance`: the loss.  The step is a part of the standard deviation,
+    and so small that all bins have the value 0 with little probability, if that can be.
     """
+    step = min(math.sqrt(math.expm1(min(mean**2, 600.0))), 1.0) / 20
+    while gaussian(np.array([-math.log(step)]), mean)[0] ** bins > ZERO * allowance and step > 1e-9:
+        step /= 2
     largest = math.exp(min(mean**2 / 2 - mean * float(special.ndtri(allowance)), 600.0))
-    size = math.ceil(min(max(largest / finest, 100), POINTS))
+    size = math.ceil(min(max(largest / step, 100), POINTS))
     step = largest / size
+    places = step * np.arange(size + 1)
     with np.errstate(divide="ignore"):
-        calls = gaussian(np.log(step * np.arange(size + 1)), mean)
-    calls[0] = 1.0
-    slopes = np.concatenate([[-1.0], np.diff(calls) / step, [0.0]])
-    return np.maximum(np.diff(slopes), 0.0), step, float(calls[-1])
+        logs = np.log(places)
+    calls, puts = gaussian(logs, mean), places * gaussian(-logs, mean)  # E(X - k)_+, E(k - X)_+
+    # Of either, the one that is near 0: their slopes differ by 1.
+    slopes = np.where(places[1:] <= 1, np.diff(puts) / step - 1, np.diff(calls) / step)
+    bends = np.diff(slopes, prepend=-1.0, append=0.0)
+    return np.maximum(bends, 0.0), step, float(calls[-1])
 
 
 def _ratios(total: Sum, bins: int, allowance: float) -> tuple[np.ndarray, np.ndarray]:

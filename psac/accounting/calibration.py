@@ -14,6 +14,7 @@ warn of a delta that is too large for it.
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -82,12 +83,16 @@ def calibrate(
     delta = pricing.checked_delta(delta, num_records)
     pricing.with_warning(target)
 
-    def spent(noise_multiplier: float, coarseness: float) -> float:
+    def spent(noise_multiplier: float, **settings: Any) -> float:
         noisy = dataclasses.replace(entry, noise_multiplier=noise_multiplier)
-        return pricing.price([noisy], delta, accountant, coarseness=coarseness)
+        return pricing.price([noisy], delta, accountant, **settings)
 
-    near = _solve(lambda noise: spent(noise, COARSE), target, _first_guess(target, delta, entry))
-    return _solve(lambda noise: spent(noise, 1.0), target, near)
+    near = _first_guess(target, delta, entry)
+    for coarseness in (COARSE, 1.0):
+        look = functools.partial(spent, coarseness=coarseness, first_look=True)
+        near = _solve(look, target, near)
+    # What is reported has a second opinion, which may be larger by a millionth part.
+    return near if spent(near) <= target else _solve(spent, target, near * (1 + TOLERANCE / 4))
 
 
 def _first_guess(target: float, delta: float, entry: Entry) -> float:
@@ -110,7 +115,7 @@ def _solve(price: Callable[[float], float], target: float, start: float) -> floa
     low: tuple[float, float] | None = None  # (place, how far the price is off) above the target
     high: tuple[float, float] | None = None  # and at or below it
     place, gap = math.log(start), 0.0
-    for _ in range(80):
+    for trial in range(60):
         previous, spent = gap, price(math.exp(place))
         gap = max(min(math.log(spent / target), 20.0), -20.0) if spent > 0 else -20.0
         if -TOLERANCE <= gap <= 0:
@@ -127,7 +132,9 @@ def _solve(price: Callable[[float], float], target: float, start: float) -> floa
             share = (low[1] + TOLERANCE / 2) / (low[1] - high[1])
             place = low[0] + min(max(share, 0.02), 0.98) * (high[0] - low[0])
         else:
-            place += max(min(1.5 * gap, 1.0), -1.0) + math.copysign(TOLERANCE, gap)
+            # Longer and longer, as long as both ends are not found: a price may be flat.
+            move = min(1.5 * abs(gap) + TOLERANCE, 1.0) * 2 ** max(0, trial - 2)
+            place = min(max(place + math.copysign(move, gap), -700.0), 700.0)
     if high is None:
         raise ValueError(
             f"no noise was found that keeps epsilon {target:g}: the accountant gives more even for "

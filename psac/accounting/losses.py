@@ -33,7 +33,7 @@ STEP = 1e-4
 POINTS = 2**18  # Of one release, to each side of 0; the sum may have four times as many.
 TAIL = 1e-6  # Of delta, for losses beyond the lattice: it changes epsilon in its seventh digit.
 OUTSIDE = 1e-12  # Of the tilted law, beyond the span that is computed.
-LARGEST = 1e6
+LARGEST = 2e5
 
 Curve = Callable[[np.ndarray], np.ndarray]
 
@@ -62,7 +62,7 @@ def gaussian(epsilons: np.ndarray, mean: float) -> np.ndarray:
     above = special.ndtr(mean / 2 - epsilons / mean)
     with np.errstate(over="ignore", invalid="ignore"):
         below = np.exp(epsilons + special.log_ndtr(-mean / 2 - epsilons / mean))
-    return np.where(np.isinf(epsilons), 0.0, np.maximum(above - below, 0.0))
+    return np.where(np.isposinf(epsilons), 0.0, np.maximum(above - below, 0.0))
 
 
 def epsilon(releases: Sequence[Price], delta: float, *, coarseness: float = 1.0) -> float:
@@ -74,9 +74,7 @@ def epsilon(releases: Sequence[Price], delta: float, *, coarseness: float = 1.0)
     reach = max(_reach(profile, allowance) for profile, _ in releases)
     if reach > LARGEST:
         return math.inf
-    # The profile at 0 is about 0.4 standard deviations of the loss: the step is 1/40 of one.
-    finest = min(float(profile.removed(np.zeros(1))[0]) / 16 for profile, _ in releases)
-    step = max(min(STEP, finest), reach / POINTS)
+    step = max(min(STEP, finest_step(releases)), reach / POINTS)
     rough = max(step, reach / 1024)
     sums = [total for total, _ in _directions(releases, rough, reach)]
     tilts = [_tilt(total, delta, start=1.0) for total in sums]
@@ -85,6 +83,14 @@ def epsilon(releases: Sequence[Price], delta: float, *, coarseness: float = 1.0)
     step = coarseness * max(step, width / (4 * POINTS))
     directions = zip(_directions(releases, step, reach), tilts, strict=True)
     return max(_solve(total, infinite, delta, tilt) for (total, infinite), tilt in directions)
+
+
+def finest_step(releases: Sequence[Price]) -> float:
+    """The step at which a lattice resolves the smallest losses: 1/40 of their standard deviation.
+
+    The profile at 0, which is half of the mean absolute loss or so, is about 0.4 of it.
+    """
+    return min(float(profile.removed(np.zeros(1))[0]) / 16 for profile, _ in releases)
 
 
 def _reach(profile: Profile, allowance: float) -> float:
@@ -165,15 +171,15 @@ def _tilt(total: Sum, delta: float, start: float) -> float:
 
     largest = 20 / total.step  # There all of the tilted law is on the last points.
     low = high = min(start, largest / 2)
-    factor = 1.1
+    factor = 1.02
     while too_large(low) and low > 1e-9:
         low, high, factor = low / factor, low, factor**2
     while low == high or (not too_large(high) and high < largest):
         low, high, factor = high, min(high * factor, largest), factor**2
-    while high > 1.1 * low:
+    while high > 1.02 * low:
         middle = math.sqrt(low * high)
         low, high = (low, middle) if too_large(middle) else (middle, high)
-    return math.sqrt(low * high)
+    return low
 
 
 def _solve(total: Sum, infinite: float, delta: float, tilt: float) -> float:
@@ -183,23 +189,29 @@ def _solve(total: Sum, infinite: float, delta: float, tilt: float) -> float:
     tilt = _tilt(total, delta, start=tilt)
     log_moment, mean, _ = total.cumulants(tilt)
     low, high = total.span(tilt, OUTSIDE)
-    low = max(low, math.floor((mean - 600 / max(1.0, tilt)) / total.step))  # No overflow below.
+    low = max(low, math.floor((mean - 500 / (1 + tilt)) / total.step))  # No overflow below.
     losses = total.step * np.arange(low, high + 1) - mean
     # In units of exp(log_moment - tilt * mean), what Chernoff allows at the mean.
     untilted = total.law(tilt, low, high) * np.exp(-tilt * losses)
     allowed = math.exp(math.log(delta - infinite) - log_moment + tilt * mean)
     slack = (total.rounding + 2 * OUTSIDE) * np.exp(-tilt * losses)
-    upper = np.cumsum(untilted[::-1])[::-1]  # P of this loss or more, from the smallest terms on.
-    lower = np.cumsum((untilted * np.exp(-losses))[::-1])[::-1]  # Q of it.
-    enough = upper - np.exp(np.minimum(losses, 600.0)) * lower + slack <= allowed
-    first = int(np.argmax(enough)) if enough.any() else len(losses)
-    if first == 0:
+    # P and Q of larger losses, from the smallest terms on.
+    upper = _sum_of_later(untilted)
+    lower = _sum_of_later(untilted * np.exp(-losses))
+    deltas = upper - np.exp(np.minimum(losses, 500.0)) * lower + slack
+    too_large = np.flatnonzero(~(deltas <= allowed))
+    if len(too_large) == 0:
         return max(0.0, mean + losses[0])
-    if first == len(losses):
+    last = int(too_large[-1])
+    if last == len(losses) - 1:
         return math.inf
-    # Between two points delta(e) is upper - exp(e) * lower, but for the slack, which decreases.
-    remaining = upper[first] + slack[first - 1] - allowed
-    if remaining <= 0 or lower[first] <= 0:
-        return max(0.0, mean + losses[first])
-    inside = math.log(remaining / lower[first])
-    return max(0.0, mean + min(max(inside, losses[first - 1]), losses[first]))
+    # Up to the next point, delta(e) is upper - exp(e) * lower and the slack, which decreases.
+    remaining = upper[last] + slack[last] - allowed
+    if remaining <= 0 or lower[last] <= 0:
+        return max(0.0, mean + losses[last + 1])
+    inside = math.log(remaining / lower[last])
+    return max(0.0, mean + min(max(inside, losses[last]), losses[last + 1]))
+
+
+def _sum_of_later(terms: np.ndarray) -> np.ndarray:
+    return np.append(np.cumsum(terms[:0:-1])[::-1], 0.0)

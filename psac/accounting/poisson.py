@@ -82,7 +82,7 @@ def replace_one(entry: Entry, allowance: float) -> Price:
 def event(entry: Entry) -> "DpEvent":
     import dp_accounting
 
-    step = dp_accounting.PoissonSampledDpEvent(
-        entry.sampling_rate, dp_accounting.GaussianDpEvent(entry.noise_multiplier)
-    )
+    step = dp_accounting.GaussianDpEvent(entry.noise_multiplier)
+    if entry.sampling_rate < 1:  # Else it knows that Gaussians compose to a Gaussian.
+        step = dp_accounting.PoissonSampledDpEvent(entry.sampling_rate, step)
     return dp_accounting.SelfComposedDpEvent(step, entry.steps)

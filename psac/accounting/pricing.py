@@ -1,6 +1,8 @@
 """The epsilon of entries, by one of the accountants.
 
-pld    privacy loss distributions, see `losses` and `schemes`: tight, for all schemes; the default
+pld    privacy loss distributions: tight, for all schemes; the default.  By dp-accounting where it
+       knows the scheme, on a lattice of 1e-4, and by `losses` everywhere: the larger one counts, so
+       that an error in either is seen.  They agree to six digits; see `theirs` for the exceptions.
 rdp    Renyi divergences, by dp-accounting: an upper bound that is larger, for comparison with
        published numbers; only where its event is the same pair of laws
 
@@ -14,7 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from psac.accounting import losses
-from psac.accounting.entries import ADD_OR_REMOVE, Entry, PrivacyWarning, number
+from psac.accounting.entries import ADD_OR_REMOVE, REPLACE, Entry, PrivacyWarning, number
 from psac.accounting.schemes import SCHEMES
 
 if TYPE_CHECKING:
@@ -25,9 +27,17 @@ LARGE_EPSILON = 10.0
 
 
 def price(
-    entries: Sequence[Entry], delta: float, accountant: str, *, coarseness: float = 1.0
+    entries: Sequence[Entry],
+    delta: float,
+    accountant: str,
+    *,
+    coarseness: float = 1.0,
+    first_look: bool = False,
 ) -> float:
-    """Epsilon at `delta` of all entries together.  Arguments are trusted but for the accountant."""
+    """Epsilon at `delta` of all entries together.  Arguments are trusted but for the accountant.
+
+    A `first_look` does without the second opinion of dp-accounting: to come near.
+    """
     if accountant not in ACCOUNTANTS:
         raise ValueError(_refusal(accountant))
     entries = [entry for entry in entries if entry.steps]
@@ -35,7 +45,10 @@ def price(
         return 0.0
     if any(entry.noise_multiplier < SMALLEST_NOISE for entry in entries):
         return math.inf
-    return ACCOUNTANTS[accountant](entries, delta, coarseness)
+    found = ACCOUNTANTS[accountant](entries, delta, coarseness)
+    if accountant == "pld" and not first_look:
+        found = max(found, theirs(entries, delta, found))
+    return found
 
 
 def _by_losses(entries: Sequence[Entry], delta: float, coarseness: float) -> float:
@@ -45,6 +58,37 @@ def _by_losses(entries: Sequence[Entry], delta: float, coarseness: float) -> flo
         for entry in _with_noise_of_their_epoch(entries)
     ]
     return losses.epsilon(releases, delta, coarseness=coarseness)
+
+
+def theirs(entries: Sequence[Entry], delta: float, ours: float) -> float:
+    """What dp-accounting says; 0 where it has no price, or none to rely on.
+
+    That is for full batches, whose closed form `losses` has; where a single release costs less than
+    the lattice can show; for an epsilon above 50, where the lattice becomes too long; and for a delta so small that the rounding of its Fourier transforms
+    shows: for a million releases at delta 1e-12 it was seen 6 % too low and, on a coarser lattice,
+    3.5 times too high.
+    """
+    known = all(
+        SCHEMES[entry.sampling, entry.relation].known
+        and entry.sampling_rate < 1
+        and entry.sampling_rate > 20 * losses.STEP * entry.noise_multiplier
+        for entry in entries
+    )
+    count = sum(entry.steps for entry in entries)
+    if not known or ours > 50 or delta < 1e-13 * max(count, 1000):
+        return 0.0
+    from dp_accounting import NeighboringRelation
+    from dp_accounting.pld import PLDAccountant
+
+    relation = (
+        NeighboringRelation.REPLACE_ONE
+        if entries[0].relation == REPLACE
+        else NeighboringRelation.ADD_OR_REMOVE_ONE
+    )
+    accountant = PLDAccountant(relation, value_discretization_interval=losses.STEP)
+    for entry in entries:
+        accountant.compose(SCHEMES[entry.sampling, entry.relation].event(entry))
+    return float(accountant.get_epsilon(delta))
 
 
 def _with_noise_of_their_epoch(entries: Sequence[Entry]) -> list[Entry]:

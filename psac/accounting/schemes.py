@@ -23,30 +23,41 @@ class Scheme:
     """`price` is by privacy loss distributions; `event` is what dp-accounting has for it.
 
     A PLD accountant of dp-accounting prices the event no lower than we do, or refuses it.  Whether
-    its RDP accountant is right on it, for the same pair of laws, says `renyi`.
+    its RDP accountant is right on it, for the same pair of laws, says `renyi`; whether its PLD
+    accountant is, says `known`.
     """
 
     price: Callable[[Entry, float], Price]
     event: Callable[[Entry], "DpEvent"]
+    known: bool
     renyi: bool
 
 
 # The first row of a name has its default relation.
 SCHEMES: dict[tuple[str, str], Scheme] = {
     ("poisson", ADD_OR_REMOVE): Scheme(
-        price=poisson.add_or_remove_one, event=poisson.event, renyi=True
+        price=poisson.add_or_remove_one, event=poisson.event, known=True, renyi=True
     ),
-    ("poisson", REPLACE): Scheme(price=poisson.replace_one, event=poisson.event, renyi=False),
+    ("poisson", REPLACE): Scheme(
+        price=poisson.replace_one, event=poisson.event, known=True, renyi=False
+    ),
     ("fixed-size-without-replacement", ADD_OR_REMOVE): Scheme(
         price=fixed_size.without_replacement,
         event=fixed_size.without_replacement_event,
+        known=True,
         renyi=True,
     ),
     ("fixed-size-with-replacement", REPLACE): Scheme(
-        price=fixed_size.with_replacement, event=fixed_size.with_replacement_event, renyi=False
+        price=fixed_size.with_replacement,
+        event=fixed_size.with_replacement_event,
+        known=False,
+        renyi=False,
     ),
     ("balls-in-bins", ADD_OR_REMOVE): Scheme(
-        price=balls_in_bins.add_or_remove_one, event=balls_in_bins.event, renyi=False
+        price=balls_in_bins.add_or_remove_one,
+        event=balls_in_bins.event,
+        known=False,
+        renyi=False,
     ),
 }
 REFUSED = {
