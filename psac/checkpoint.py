@@ -204,7 +204,7 @@ def digest(tensors: dict[str, Tensor], text: str) -> str:
     for name in sorted(tensors):
         tensor = tensors[name]
         total.update(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
-        total.update(tensor.contiguous().flatten().view(torch.uint8).numpy())
+        total.update(tensor.contiguous().flatten().view(torch.uint8).numpy().tobytes())
     return total.hexdigest()
 
 
@@ -261,11 +261,11 @@ def unpacked(tree: Any, tensors: Mapping[str, Tensor]) -> Any:
 
 
 def random_state() -> dict[str, Any]:
-    name, keys, *place = np.random.get_state()  # type: ignore[misc]
+    name, keys, *place = np.random.get_state(legacy=True)
     return {
         "torch": torch.get_rng_state(),
         "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
-        "numpy": (name, keys.tolist(), *(value for value in place)),
+        "numpy": (name, np.asarray(keys).tolist(), *place),
         "python": random.getstate(),
     }
 

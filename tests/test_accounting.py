@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import optimize, special, stats
 
-from psac import accounting, sampling
+from psac import sampling
 from psac.accounting import (
     Ledger,
     PrivacyWarning,
@@ -28,6 +28,7 @@ from psac.accounting import (
     epsilon,
     losses,
     poisson,
+    pricing,
     schemes,
     tuned_epsilon,
     without_side_query,
@@ -49,6 +50,22 @@ CHEAP: dict[str, Any] = {"sampling_rate": 0.05, "steps": 40, "delta": 1e-5, "num
 each_scheme = pytest.mark.parametrize(
     "name, relation", SCHEMES, ids=[f"{name} {relation}" for name, relation in SCHEMES]
 )
+
+
+SECOND_OPINION = pricing.theirs
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _first_opinion_alone():
+    """Our own prices, without the larger one of dp-accounting, which is slow and would hide them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pricing, "theirs", lambda entries, delta, ours: 0.0)
+        yield
+
+
+@pytest.fixture
+def _second_opinion(monkeypatch):
+    monkeypatch.setattr(pricing, "theirs", SECOND_OPINION)
 
 
 def quietly(function, **arguments) -> float:
@@ -301,7 +318,7 @@ def by_dp_accounting(entries, delta: float, step: float = 1e-4) -> float:
 def test_poisson_sampling_agrees_with_dp_accounting(relation, noise, rate, steps):
     one = entry(relation=relation, noise_multiplier=noise, sampling_rate=rate, steps=steps)
     expected = by_dp_accounting([one], 1e-5)
-    assert accounting.pricing.price([one], 1e-5, "pld") == pytest.approx(expected, rel=2e-5)
+    assert pricing.price([one], 1e-5, "pld") == pytest.approx(expected, rel=2e-5)
 
 
 def test_a_mixture_agrees_with_dp_accounting():
@@ -317,6 +334,49 @@ def test_a_mixture_agrees_with_dp_accounting():
     expected = by_dp_accounting(ledger.entries, 1e-5)
     assert ledger.epsilon(1e-5) == pytest.approx(expected, rel=2e-5)
     assert ledger.epsilon(1e-5) < ledger.epsilon(1e-5, accountant="rdp")
+
+
+TWO_OPINIONS = [
+    ("poisson", ADD_OR_REMOVE, 1.0, 0.05, 40),
+    ("poisson", REPLACE, 1.2, 0.03, 60),
+    ("fixed-size-without-replacement", ADD_OR_REMOVE, 2.0, 0.05, 40),
+]
+
+
+@pytest.mark.usefixtures("_second_opinion")
+@pytest.mark.parametrize("name, relation, noise, rate, steps", TWO_OPINIONS)
+def test_the_larger_of_two_opinions_counts_and_they_agree(
+    monkeypatch, name, relation, noise, rate, steps
+):
+    one = entry(name, relation, noise_multiplier=noise, sampling_rate=rate, steps=steps)
+    second = pricing.theirs([one], 1e-5, ours=1.0)
+    both = pricing.price([one], 1e-5, "pld")
+    assert second <= both == pytest.approx(second, rel=1e-5)
+    monkeypatch.setattr(pricing, "theirs", lambda entries, delta, ours: 7.0)
+    assert pricing.price([one], 1e-5, "pld") == 7.0
+
+
+@pytest.mark.usefixtures("_second_opinion")
+def test_no_second_opinion_is_asked_where_it_is_unreliable():
+    assert pricing.theirs([entry(steps=10**6)], 1e-8, ours=1.0) == 0.0  # Rounding.
+    assert pricing.theirs([entry()], 1e-5, ours=60.0) == 0.0  # A lattice that is too long.
+    assert pricing.theirs([entry("balls-in-bins")], 1e-5, ours=1.0) == 0.0  # No price.
+    tiny = entry(sampling_rate=1e-6, steps=10**6)  # A lattice of 1e-4 makes it 8 times as large.
+    assert pricing.price([tiny], 1e-5, "pld") == pytest.approx(0.00268, rel=2e-3)
+
+
+@pytest.mark.usefixtures("_second_opinion")
+def test_calibration_with_two_opinions_meets_the_target_from_below():
+    noise = calibrate(epsilon=3.0, **MNIST)
+    assert noise == pytest.approx(1.0681, abs=1e-4)
+    assert 2.997 <= epsilon(noise_multiplier=noise, **MNIST) <= 3.0
+
+
+@pytest.mark.usefixtures("_second_opinion")
+def test_a_second_opinion_above_the_target_raises_the_noise(monkeypatch):
+    monkeypatch.setattr(pricing, "theirs", lambda entries, delta, ours: 1.0002 * ours)
+    noise = calibrate(epsilon=1.0, **CHEAP)
+    assert 0.999 <= epsilon(noise_multiplier=noise, **CHEAP) <= 1.0
 
 
 @pytest.mark.parametrize("noise, rate, steps", [(1.0, 0.05, 40), (0.6, 0.01, 300)])
@@ -341,7 +401,7 @@ def test_events_cost_no_less_than_the_entry_or_are_refused(name, relation):
     from dp_accounting import UnsupportedEventError
 
     one = entry(name, relation, noise_multiplier=3.0)
-    own = accounting.pricing.price([one], 1e-5, "pld")
+    own = pricing.price([one], 1e-5, "pld")
     if name == "fixed-size-with-replacement":
         with pytest.raises(UnsupportedEventError):
             by_dp_accounting([one], 1e-5)
@@ -498,7 +558,7 @@ def test_more_noise_fewer_steps_and_more_delta_never_cost_more(
 ):
     def cost(noise: float, steps: int, delta: float) -> float:
         one = entry(relation=relation, noise_multiplier=noise, sampling_rate=rate, steps=steps)
-        return accounting.pricing.price([one], delta, "pld")
+        return pricing.price([one], delta, "pld")
 
     delta = 10.0**digits
     found = cost(noise, steps, delta)
