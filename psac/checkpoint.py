@@ -79,7 +79,7 @@ def save_checkpoint(
     tensors: dict[str, Tensor] = {}
     text = json.dumps(packed(content, "", tensors))
     write_atomically(path, serialized(tensors, text))
-    private.on_release = Journal(path, private.step)
+    private.on_release = Journal(path, private.ledger.steps)
 
 
 def load_checkpoint(
@@ -101,7 +101,7 @@ def load_checkpoint(
         other.load_state_dict(content["others"][name])
     restore_random_state(content["random"])
     charge_lost_steps(path, private)
-    private.on_release = Journal(path, private.step)
+    private.on_release = Journal(path, private.ledger.steps)
     return content["extra"]
 
 
@@ -109,17 +109,20 @@ def load_checkpoint(
 
 
 class Journal:
-    """Called before each release: its number is on disk when the gradient is handed on."""
+    """Called before each release: it is on disk when the gradient is handed on.
 
-    def __init__(self, path: Path, step: int) -> None:
-        write_atomically(journal_of(path), b"")
+    Lines are what the ledger has counted so far, lost steps included: a second loss forgets none.
+    """
+
+    def __init__(self, path: Path, spent: int) -> None:
+        write_atomically(journal_of(path), f"{spent}\n".encode())
         # Unbuffered: what was written survives the end of the process, however sudden.
         self._file = open(journal_of(path), "ab", buffering=0)  # noqa: SIM115
-        self._step = step
+        self._spent = spent
 
     def __call__(self) -> None:
-        self._step += 1
-        self._file.write(f"{self._step}\n".encode())
+        self._spent += 1
+        self._file.write(f"{self._spent}\n".encode())
 
     def __del__(self) -> None:
         if hasattr(self, "_file"):
@@ -133,8 +136,8 @@ def journal_of(path: Path) -> Path:
 def charge_lost_steps(path: Path, private: Private) -> None:
     """Steps that ran after the last save and are not repeated bit by bit count as spent."""
     journal = journal_of(path)
-    released = [int(line) for line in journal.read_text().split()] if journal.exists() else []
-    lost = max(released, default=0) - private.step
+    spent = [int(line) for line in journal.read_text().split()] if journal.exists() else []
+    lost = max(spent, default=0) - private.ledger.steps
     if lost <= 0 or not private.ledger.secure:
         return
     private.charge(lost)

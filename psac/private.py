@@ -356,7 +356,14 @@ class Private:
         return self.planned_epsilon() if self.plan.delta is not None else math.nan
 
     def charge(self, steps: int) -> None:
-        """Counts steps as spent that this object did not take, such as those of a lost process."""
+        """Counts steps as spent that a lost process took after this state was saved.
+
+        With balls in bins their bins are over as well, and so is an epoch that only the lost
+        process knew: no epoch may meet a record twice.
+        """
+        bins = self.plan.sampling.bins(self.plan.num_records, self.plan.expected_batch_size)
+        if bins > 1:
+            steps = self.loader.skip(_positive("steps", steps), bins)
         self.ledger.record(**self.plan.event(), steps=_positive("steps", steps))
 
     # A step
@@ -640,6 +647,16 @@ class Loader:
     def advance(self) -> None:
         """The step that is out was released."""
         self._sampler = self._next
+
+    def skip(self, steps: int, bins: int) -> int:
+        """Draws and forgets steps, to the end of an epoch if they pass one; returns how many."""
+        start = self._sampler.steps_drawn
+        end = start + steps
+        if end // bins > start // bins:
+            end = -(-end // bins) * bins
+        for _ in range(end - start):
+            self._sampler.draw()
+        return end - start
 
     def state_dict(self) -> dict[str, Any]:
         return self._sampler.state_dict()

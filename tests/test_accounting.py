@@ -57,7 +57,7 @@ SECOND_OPINION = pricing.theirs
 
 @pytest.fixture(autouse=True, scope="module")
 def _first_opinion_alone():
-    """Our own prices, without the larger one of dp-accounting, which is slow and would hide them."""
+    """Our own prices, without those of dp-accounting, which are slow and would hide them."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pricing, "theirs", lambda entries, delta, ours: 0.0)
         yield

@@ -81,7 +81,57 @@ def test_a_step_is_in_the_journal_before_its_gradient_is_handed_on(tmp_path, mon
     monkeypatch.setattr("psac.private.add_noise_", broken)
     with pytest.raises(KeyboardInterrupt):
         step_through(private, scheduler)
-    assert journal_of(path).read_text().split() == ["1"]
+    assert journal_of(path).read_text().split() == ["0", "1"]
+
+
+def test_steps_that_were_lost_twice_count_twice(tmp_path):
+    path = tmp_path / "checkpoint"
+    first, scheduler = make(seed=None)
+    psac.save_checkpoint(path, first, scheduler=scheduler)
+    step_through(first, scheduler, until=3)
+    second, scheduler = make(seed=None)
+    with pytest.warns(psac.PrivacyWarning, match="3 steps ran after"):
+        psac.load_checkpoint(path, second, scheduler=scheduler)
+    step_through(second, scheduler, until=1)
+    third, scheduler = make(seed=None)
+    with pytest.warns(psac.PrivacyWarning, match="4 steps ran after"):
+        psac.load_checkpoint(path, third, scheduler=scheduler)
+    assert third.step == 0
+    assert third.ledger.steps == 4
+
+
+@pytest.mark.parametrize("lost", [2, 6, 7, 9])
+def test_lost_bins_are_not_drawn_again(tmp_path, lost):
+    path = tmp_path / "checkpoint"
+
+    def bins() -> psac.Private:
+        model = nn.Linear(4, 3)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        data = torch.utils.data.TensorDataset(torch.randn(56, 4), torch.arange(56) % 3)
+        return psac.make_private(
+            model,
+            optimizer,
+            data,
+            batch_size=8,
+            epochs=4,
+            noise_multiplier=1.0,
+            sampling=psac.BallsInBins(),
+        )
+
+    first, second = bins(), bins()
+    psac.save_checkpoint(path, first)
+    for x, y in first.loader:
+        first.backward(torch.nn.functional.cross_entropy(first.model(x), y, reduction="none"))
+        first.optimizer.step()
+        if first.step == 1:
+            break
+    psac.save_checkpoint(path, first)  # in the middle of an epoch of seven bins
+    journal_of(path).write_text(f"{1 + lost}\n")
+    with pytest.warns(psac.PrivacyWarning, match=f"{lost} steps ran after"):
+        psac.load_checkpoint(path, second)
+    drawn = 1 + lost if lost <= 6 else 14
+    assert second.loader.state_dict()["steps_drawn"] == drawn
+    assert second.ledger.steps == drawn
 
 
 def test_nothing_of_a_secure_generator_is_written(tmp_path):

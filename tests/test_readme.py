@@ -7,6 +7,10 @@ import runpy
 import sys
 from pathlib import Path
 
+import pytest
+
+import psac
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -33,6 +37,41 @@ def test_files_that_documents_link_to_exist():
     for document in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
         for link in re.findall(r"\]\(((?!http)[^)#]+)", document.read_text()):
             assert (document.parent / link).exists(), f"{document.name} links to {link}"
+
+
+def test_the_example_trains_privately(capsys):
+    runpy.run_path(str(ROOT / "examples" / "train_privately.py"), run_name="__main__")
+    printed = capsys.readouterr().out
+    assert re.search(r"epoch 4: accuracy 9\d\.\d%, epsilon (1\.99\d|2\.000)", printed)
+    assert "privacy ledger: 156 steps" in printed
+
+
+NOISE_FOR_THREE = {
+    "`Poisson()`": ("poisson", 512 / 60_000),
+    "`BallsInBins()`": ("balls-in-bins", 1 / 118),
+    "`FixedSize()`": ("fixed-size-without-replacement", 512 / 60_000),
+    "`FixedSize(replacement=True)`": ("fixed-size-with-replacement", 512 / 60_000),
+}
+
+
+@pytest.mark.parametrize("row", NOISE_FOR_THREE)
+def test_the_table_of_prices_is_what_the_accountant_says(row):
+    sampling, rate = NOISE_FOR_THREE[row]
+    steps = psac.sampling.steps_in(40, 118, 1) if sampling == "balls-in-bins" else 4687
+    noise = psac.calibrate(
+        epsilon=3.0,
+        delta=1e-5,
+        sampling_rate=rate,
+        steps=steps,
+        sampling=sampling,
+        num_records=60_000,
+    )
+    line = next(
+        line
+        for line in (ROOT / "docs" / "private.md").read_text().splitlines()
+        if line.startswith(f"| {row}")
+    )
+    assert line.endswith(f"| {noise:.2f} |")
 
 
 def test_the_example_checks_a_vision_transformer(capsys, monkeypatch):

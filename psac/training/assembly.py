@@ -1,0 +1,95 @@
+"""From a recipe and its data to a private run: device, model, optimizer, `make_private`.
+
+Guarantees: with a seed, initial weights are a function of it, and torch's own generator is left as
+it was; without one they are drawn afresh.  `delta` None becomes 1 / (10 * records).  The learning
+rate follows its schedule in every step, those on empty draws, which the loader takes, included.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from psac import models, sampling
+from psac.private import Private, make_private
+from psac.training.optimization import optimizer_for, set_learning_rate
+from psac.training.recipe import Recipe
+from psac.training.splits import Splits
+
+
+def device_of(recipe: Recipe) -> torch.device:
+    """The device that the recipe names; 'auto' is a GPU if there is one."""
+    if recipe.device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        return torch.empty(0, device=recipe.device).device
+    except (RuntimeError, AssertionError) as error:
+        raise ValueError(
+            f"device '{recipe.device}' is not to be had here ({str(error).splitlines()[0]}). "
+            "Take 'auto' or 'cpu'."
+        ) from error
+
+
+def model_of(recipe: Recipe, splits: Splits) -> nn.Module:
+    """A new model on the device of the records."""
+    with torch.random.fork_rng(devices=[]):
+        if recipe.seed is None:
+            torch.seed()
+        else:
+            torch.manual_seed(recipe.seed)
+        model = models.build(
+            recipe.model,
+            input_shape=splits.input_shape,
+            classes=len(splits.classes),
+            **recipe.model_settings,
+        )
+    return model.to(splits.training.labels.device)
+
+
+def private_of(recipe: Recipe, splits: Splits, model: nn.Module) -> Private:
+    """The private run of this model on the training records."""
+    optimizer = optimizer_for(
+        model,
+        recipe.optimizer,
+        learning_rate=recipe.learning_rate,
+        momentum=recipe.momentum,
+        weight_decay=recipe.weight_decay,
+    )
+    num_records = len(splits.training)
+    _check_batch_size(recipe, num_records)
+    return make_private(
+        model,
+        optimizer,
+        splits.training.loader(recipe.batch_size),
+        batch_size=recipe.batch_size,
+        epochs=recipe.epochs,
+        epsilon=recipe.epsilon,
+        noise_multiplier=recipe.noise_multiplier,
+        delta=1 / (10 * num_records) if recipe.delta is None else recipe.delta,
+        clipping=recipe.clipping(),
+        sampling=sampling.get(recipe.sampling),
+        physical_batch_size=recipe.physical_batch_size,
+        seed=recipe.seed,
+    )
+
+
+def _check_batch_size(recipe: Recipe, num_records: int) -> None:
+    if recipe.batch_size > num_records:
+        raise ValueError(
+            f"batch_size is {recipe.batch_size}, but '{recipe.data}' has {num_records} records to "
+            "train on. Take a smaller one."
+        )
+
+
+def follow_schedule(recipe: Recipe, private: Private) -> None:
+    """Sets the learning rate now and after every step."""
+
+    def set_rate(*_: Any) -> None:
+        # Steps that a lost process took are spent, too: the rate ends where it should.
+        progress = private.ledger.steps / private.planned_steps
+        set_learning_rate(private.optimizer, recipe.schedule, recipe.learning_rate, progress)
+
+    set_rate()
+    private.optimizer.register_step_post_hook(set_rate)

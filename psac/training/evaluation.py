@@ -1,0 +1,87 @@
+"""How good a model is on records that it was not trained on.
+
+Guarantees: `accuracy` and `loss` are means over all records, whatever the batch size; row i, column
+j of `confusion` counts records of class i taken for class j; ties and NaN go to the first class
+that torch picks.  Nothing here is noisy: on private records the results are NOT private, and
+whether they are is known to the caller (`Splits.public`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from psac.training.records import Records
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """One entry per record, in order."""
+
+    labels: Tensor
+    predictions: Tensor
+    confidences: Tensor  # the probability that the model gives to its prediction
+    losses: Tensor
+    classes: int
+
+    @property
+    def accuracy(self) -> float:
+        return float((self.predictions == self.labels).double().mean())
+
+    @property
+    def loss(self) -> float:
+        return float(self.losses.double().mean())
+
+    def confusion(self) -> list[list[int]]:
+        cells = torch.bincount(self.labels * self.classes + self.predictions, minlength=self._cells)
+        return cells.view(self.classes, self.classes).tolist()
+
+    @property
+    def _cells(self) -> int:
+        return self.classes * self.classes
+
+    def per_class_accuracy(self) -> list[float | None]:
+        """None for a class without records."""
+        rows = self.confusion()
+        return [row[k] / sum(row) if sum(row) else None for k, row in enumerate(rows)]
+
+    def mistakes(self, limit: int) -> list[dict[str, Any]]:
+        """The wrong predictions of which the model was most sure."""
+        wrong = torch.nonzero(self.predictions != self.labels).flatten()
+        order = torch.argsort(self.confidences[wrong], descending=True, stable=True)[:limit]
+        return [
+            {
+                "index": k,
+                "label": int(self.labels[k]),
+                "prediction": int(self.predictions[k]),
+                "confidence": float(self.confidences[k]),
+            }
+            for k in wrong[order].tolist()
+        ]
+
+
+@torch.no_grad()
+def evaluate(model: nn.Module, records: Records, *, classes: int, batch_size: int) -> Evaluation:
+    """The model, in evaluation mode, on all records; it is left in the mode that it was in."""
+    training, parts = model.training, []
+    model.eval()
+    for inputs, labels in records.loader(batch_size):
+        scores = model(inputs).float()
+        confidences, predictions = scores.softmax(1).max(1)
+        losses = F.cross_entropy(scores, labels, reduction="none")
+        parts.append((labels, predictions, confidences, losses))
+    model.train(training)
+    labels, predictions, confidences, losses = (
+        torch.cat(p).cpu() for p in zip(*parts, strict=True)
+    )
+    return Evaluation(
+        labels=labels,
+        predictions=predictions,
+        confidences=confidences,
+        losses=losses,
+        classes=classes,
+    )

@@ -1,0 +1,149 @@
+"""A run on disk: one folder with everything that it was and did.
+
+    recipe.toml             its settings
+    environment.json        where it ran; `resumed` lists where it went on
+    metrics.jsonl           its story, line by line (see metrics.py)
+    ledger.json             what was released, as of the last checkpoint
+    checkpoint.safetensors  all that is needed to go on (`psac.save_checkpoint`)
+    model.safetensors       the trained model; its header says how to build it, and its epsilon
+    predictions.json        its surest mistakes, on public test records only
+    summary.json            the results; there as soon as the run is finished
+
+Guarantees: a kill at any moment leaves every file whole, in its old version or its new one, save
+for the last line of metrics.jsonl, which is dropped when the run goes on.  The ledger is written
+before the checkpoint and the model, so that it counts no less than they hold.
+
+What may be shown: recipe, environment, ledger and model are as private as the ledger says, and so
+is an evaluation on public test records.  Whatever has `"private": false` in metrics.jsonl or
+summary.json was computed from private records without noise.  Keep the checkpoint with the data.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from psac import models
+from psac.accounting import Ledger
+from psac.checkpoint import write_atomically
+from psac.training import metrics
+from psac.training.recipe import Recipe
+
+
+class RunError(ValueError):
+    """The folder does not hold the run that was asked for; nothing was changed."""
+
+
+class Run:
+    """The folder's paths, and what is in them."""
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self.folder = Path(folder)
+        self.recipe_path = self.folder / "recipe.toml"
+        self.environment_path = self.folder / "environment.json"
+        self.metrics_path = self.folder / "metrics.jsonl"
+        self.ledger_path = self.folder / "ledger.json"
+        self.checkpoint_path = self.folder / "checkpoint.safetensors"
+        self.model_path = self.folder / "model.safetensors"
+        self.predictions_path = self.folder / "predictions.json"
+        self.summary_path = self.folder / "summary.json"
+
+    # What is there
+    @property
+    def started(self) -> bool:
+        return self.recipe_path.exists()
+
+    @property
+    def finished(self) -> bool:
+        return self.summary_path.exists()
+
+    def recipe(self) -> Recipe:
+        return Recipe.from_toml(self.recipe_path)
+
+    def metrics(self) -> list[dict[str, Any]]:
+        return metrics.read(self.metrics_path)
+
+    def ledger(self) -> Ledger:
+        return Ledger.from_json(read_json(self.ledger_path))
+
+    def summary(self) -> dict[str, Any]:
+        if not self.finished:
+            raise RunError(f"the run in {self.folder} is not finished: it has no summary yet.")
+        return read_json(self.summary_path)
+
+    def model(self) -> nn.Module:
+        """The trained model, in evaluation mode."""
+        from safetensors import safe_open
+        from safetensors.torch import load_file
+
+        with safe_open(self.model_path, framework="pt") as file:  # type: ignore[no-untyped-call]
+            how = json.loads(file.metadata()["psac"])
+        model = models.build(
+            how["model"],
+            input_shape=tuple(how["input_shape"]),
+            classes=len(how["classes"]),
+            **how["model_settings"],
+        )
+        model.load_state_dict(load_file(self.model_path))
+        return model.eval()
+
+    # Beginning and going on
+    def refuse_occupied(self) -> None:
+        """A folder with a run in it: a second one would spend privacy that nobody counts."""
+        if self.started or self.checkpoint_path.exists():
+            raise RunError(
+                f"{self.folder} holds a run already. Pass resume=True to go on with it, or take "
+                "another folder: a second run on the same data adds to the privacy that is spent."
+            )
+
+    def refuse_other(self, recipe: Recipe) -> None:
+        """A folder without a run, or with that of another recipe."""
+        if not self.started:
+            raise RunError(
+                f"{self.folder} holds no run to go on with. Leave out resume=True to start one."
+            )
+        differences = self.recipe().differences(recipe)
+        if differences:
+            raise RunError(
+                f"the run in {self.folder} was started with another recipe "
+                f"({'; '.join(differences)}). Go on with its own, Run(folder).recipe(), or start "
+                "a new run in another folder, with a budget of its own."
+            )
+
+    def enter(self, recipe: Recipe, environment: Mapping[str, Any]) -> None:
+        """Writes down that the run is started here, or goes on here."""
+        if not self.started:
+            write_json(self.environment_path, {**environment, "resumed": []})
+            write_atomically(self.recipe_path, recipe.to_toml().encode())
+            return
+        first = read_json(self.environment_path)
+        resumed = [*first["resumed"], dict(environment)]
+        write_json(self.environment_path, {**first, "resumed": resumed})
+
+    # Results
+    def write_model(self, model: nn.Module, how: Mapping[str, Any]) -> None:
+        """`how` goes into the header, for `model`."""
+        from safetensors.torch import save
+
+        state = {name: value.detach().cpu() for name, value in model.state_dict().items()}
+        # One entry: safetensors writes several in any order, and equal runs would differ.
+        header = {"psac": json.dumps(metrics.plain(dict(how)))}
+        write_atomically(self.model_path, save(state, header))
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.folder)!r})"
+
+
+def read_json(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def write_json(path: Path, content: Any) -> None:
+    """As JSON, whole or not at all, with null for numbers that are not finite."""
+    text = json.dumps(metrics.plain(content), indent=1, allow_nan=False)
+    write_atomically(path, (text + "\n").encode())

@@ -1,0 +1,114 @@
+"""The data of a run: what is trained on, and what is evaluated on.
+
+A recipe's `data` is a name of `psac.data`, or a path of the user's own.  With `validation_fraction`
+0 the evaluation is on the test split, which is taken to be public: it is released without noise.
+Above 0 it is on a part of the training data that is held out before anything else, so that settings
+can be compared without the test split.  Guarantees:
+
+- No record is in both.  Who is held out is a function of the record's number alone (a hash), so it
+  is the same in every run and tells nothing of the record.  The number is the record's name: to
+  remove a record, for the relation of the accounting, is to leave its number empty.
+- What is computed from held-out records is computed from private data: `public` is False then, and
+  those who write it down must say so.
+- Training and evaluation records have inputs of one shape, and labels that count the same classes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from psac.training.own_data import Split, load_own, renumbered
+from psac.training.recipe import Recipe, did_you_mean
+from psac.training.records import Records, records_of
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Splits:
+    """`classes` are their names, in the order of the labels."""
+
+    training: Records
+    evaluation: Records
+    split: Literal["test", "validation"]
+    classes: tuple[str, ...]
+
+    @property
+    def public(self) -> bool:
+        """Whether what is computed from `evaluation` may be shown."""
+        return self.split == "test"
+
+    def mark(self) -> dict[str, bool]:
+        """What a line about the evaluation must say."""
+        return {} if self.public else {"private": False}
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        return tuple(self.training.inputs.shape[1:])
+
+    def to(self, device: torch.device) -> Splits:
+        training, evaluation = self.training.to(device), self.evaluation.to(device)
+        return dataclasses.replace(self, training=training, evaluation=evaluation)
+
+
+def load_splits(recipe: Recipe) -> Splits:
+    """The data that the recipe names."""
+    training = _load(recipe, "train")
+    classes, records = tuple(training.classes), records_of(training)
+    if recipe.validation_fraction:
+        return _validated(records, classes, recipe.validation_fraction)
+    test = _load(recipe, "test")
+    evaluation = records_of(test)
+    evaluation.labels = renumbered(evaluation.labels, tuple(test.classes), classes, recipe.data)
+    if evaluation.inputs.shape[1:] != records.inputs.shape[1:]:
+        raise ValueError(
+            f"data '{recipe.data}': test inputs have the shape "
+            f"{list(evaluation.inputs.shape[1:])}, training inputs "
+            f"{list(records.inputs.shape[1:])}. Make them alike."
+        )
+    return Splits(training=records, evaluation=evaluation, split="test", classes=classes)
+
+
+def _load(recipe: Recipe, split: Split) -> Any:
+    from psac import data
+
+    if recipe.data in data.names():
+        return data.load(recipe.data, split, root=recipe.data_root, **recipe.data_settings)
+    path = Path(recipe.data).expanduser()
+    if not path.exists():
+        raise ValueError(
+            f"data '{recipe.data}' is neither a name nor a path that exists. Names: "
+            f"{', '.join(data.names())}.{did_you_mean(recipe.data, data.names())}"
+        )
+    if recipe.data_root is not None:
+        raise ValueError(
+            f"data_root is for named data, but '{recipe.data}' is a path. Leave it out."
+        )
+    return load_own(path, split, recipe.data_settings)
+
+
+def _validated(records: Records, classes: tuple[str, ...], fraction: float) -> Splits:
+    """A part of the records, which is not trained on."""
+    out = held_out(len(records), fraction)
+    if not 0 < int(out.sum()) < len(records):
+        raise ValueError(
+            f"validation_fraction {fraction} of {len(records)} records holds out {int(out.sum())} "
+            "of them: there must be some to train on and some to evaluate on."
+        )
+    return Splits(
+        training=records.where(~out),
+        evaluation=records.where(out),
+        split="validation",
+        classes=classes,
+    )
+
+
+def held_out(num_records: int, fraction: float) -> Tensor:
+    """Which records are for validation: a hash of the number falls below the fraction."""
+    limit = int(fraction * 2**64)
+    digests = (hashlib.sha256(f"psac validation {k}".encode()).digest() for k in range(num_records))
+    return torch.tensor([int.from_bytes(digest[:8], "big") < limit for digest in digests])

@@ -1,0 +1,60 @@
+"""What one logical step did to its samples: loss, norms, weights.
+
+For a person who watches a run.  All of it comes from private records without noise: it is NOT
+covered by epsilon, and a line with it says `"private": false`.  Guarantees: the values are those of
+the whole logical batch, whatever its physical batches; norms that are not finite, whose samples the
+engine drops, are left out of the quantiles and counted in the last bin of the histogram.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+EDGES = [k / 4 for k in range(-16, 13)]  # log10 of the norm, 1e-4 to 1e3
+
+
+class StepStatistics:
+    """Gathers the physical batches of one logical step."""
+
+    def __init__(self) -> None:
+        self.samples = 0
+        self._loss = 0.0
+        self._norms: list[Tensor] = []
+        self._weights: list[Tensor] = []
+
+    def add(self, losses: Tensor, norms: Tensor | None, weights: Tensor | None) -> None:
+        self.samples += len(losses)
+        self._loss += float(losses.detach().sum())
+        if norms is not None and weights is not None:
+            self._norms.append(norms.detach())
+            self._weights.append(weights.detach())
+
+    def to_json(self) -> dict[str, Any]:
+        norms = torch.cat(self._norms).double().cpu()
+        weights = torch.cat(self._weights).double().cpu()
+        kept = norms.isfinite()
+        return {
+            "loss": self._loss / self.samples,
+            "samples": self.samples,
+            "norms": {"quantiles": _quantiles(norms[kept])},
+            "weights": {"quantiles": _quantiles(weights[kept])},
+            "histogram": {"log10_norm_edges": EDGES, "counts": _counts(norms)},
+            "private": False,
+        }
+
+
+def _quantiles(values: Tensor) -> list[float] | None:
+    if not len(values):
+        return None
+    return torch.quantile(values, torch.tensor(QUANTILES, dtype=values.dtype)).tolist()
+
+
+def _counts(norms: Tensor) -> list[int]:
+    """How many norms fall between the edges; those beyond count in the bins at the ends."""
+    logarithms = norms.nan_to_num(nan=torch.inf).clamp(10 ** EDGES[0], 10 ** EDGES[-1]).log10()
+    places = torch.bucketize(logarithms, torch.tensor(EDGES[1:-1], dtype=norms.dtype), right=True)
+    return torch.bincount(places, minlength=len(EDGES) - 1).tolist()

@@ -1,0 +1,229 @@
+"""A whole run from a recipe: data, private training, evaluation, files.
+
+    run = train(load_recipe("fashion-mnist-cnn"), "runs/first")
+    print(run.summary()["accuracy"], run.summary()["epsilon"])
+
+Guarantees:
+
+- What is released is what `psac.make_private` releases; the trainer adds evaluations on public
+  test records, and marks all else that it writes of the data with `"private": false`.
+- A checkpoint is written before the first step, after every epoch and at least every minute, and
+  the run goes on from it by `resume=True`.  With a seed, it then ends equal, bit by bit, to a run
+  that was never interrupted, metrics included save for times; without one, steps that were lost
+  with their process count as spent (`psac.checkpoint`).
+- Ctrl-C ends it after the step at hand, saves, and raises `Interrupted`.
+- Every `epsilon` that is written was computed by the accountant from the ledger; lines where that
+  would take too long have none.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import torch.nn.functional as F
+
+from psac.checkpoint import load_checkpoint, save_checkpoint
+from psac.training.assembly import device_of, follow_schedule, model_of, private_of
+from psac.training.clock import Clock
+from psac.training.environment import environment
+from psac.training.evaluation import Evaluation, evaluate
+from psac.training.interruption import Interrupted, Interruption
+from psac.training.metrics import MetricsLog
+from psac.training.observer import Observer, Silent
+from psac.training.recipe import Recipe
+from psac.training.results import summary_of, write_mistakes, write_model
+from psac.training.run import Run, write_json
+from psac.training.splits import Splits, load_splits
+from psac.training.statistics import StepStatistics
+
+STEP_LINES = 400
+STEP_LINES_WITH_EPSILON = 20
+SAVE_SECONDS = 60.0
+
+
+def train(
+    recipe: Recipe,
+    folder: str | os.PathLike[str],
+    *,
+    resume: bool = False,
+    observer: Observer | None = None,
+) -> Run:
+    """Trains as the recipe says and returns the run in `folder`, which is new unless resumed.
+
+    A finished run that is resumed is returned as it is.
+    """
+    run = Run(folder)
+    if resume:
+        run.refuse_other(recipe)
+        if run.finished:
+            return run
+    else:
+        run.refuse_occupied()
+    device = device_of(recipe)
+    splits = load_splits(recipe).to(device)
+    trainer = Trainer(recipe, run, splits, observer or Silent())
+    run.enter(recipe, environment(seed=recipe.seed, device=device))
+    try:
+        trainer.train()
+    finally:
+        trainer.private.close()
+    return run
+
+
+class Trainer:
+    """One session of a run, from where its checkpoint is to the end."""
+
+    def __init__(self, recipe: Recipe, run: Run, splits: Splits, observer: Observer) -> None:
+        self.recipe, self.run, self.splits, self.observer = recipe, run, splits, observer
+        self.model = model_of(recipe, splits)
+        self.private = private_of(recipe, splits, self.model)
+        self.log = MetricsLog(run.metrics_path)
+        self.clock = Clock()
+        self._evaluated: Evaluation | None = None  # the model as it is
+        self._prices: dict[int, float] = {}  # epsilon by the steps in the ledger
+        every = max(1, self.private.planned_steps // STEP_LINES)
+        lines = self.private.planned_steps // every
+        self._logged_every = every
+        self._priced_every = every * -(-lines // STEP_LINES_WITH_EPSILON)
+
+    def train(self) -> None:
+        self._start()
+        with Interruption() as interruption:
+            while self._steps_left() > 0:
+                self._train_one_epoch(interruption)
+                self._evaluate()
+                self._save()
+                if interruption.requested:
+                    raise Interrupted(self.run.folder)
+        self._finish()
+
+    def _steps_left(self) -> int:
+        return self.private.planned_steps - self.private.ledger.steps
+
+    # Beginning
+    def _start(self) -> None:
+        resumed = self.run.checkpoint_path.exists()
+        if resumed:
+            extra = load_checkpoint(self.run.checkpoint_path, self.private)
+            self.clock.add(extra["seconds"])
+        # Also when resumed: what load_checkpoint has charged is on disk before anything is added.
+        self._save()
+        follow_schedule(self.recipe, self.private)
+        self.log.rewind(self.private.step)
+        self.observer.started(self.log.write("start", **self._facts(), resumed=resumed))
+
+    def _facts(self) -> dict[str, Any]:
+        """The public constants of the run."""
+        private, plan = self.private, self.private.plan
+        return {
+            "step": private.step,
+            "planned_steps": plan.steps,
+            "num_records": plan.num_records,
+            "expected_batch_size": plan.expected_batch_size,
+            "noise_multiplier": plan.noise_multiplier,
+            "delta": plan.delta,
+            "planned_epsilon": private.planned_epsilon(),
+            "sampling": plan.sampling.name,
+            "relation": plan.sampling.relation,
+            "rule": repr(private.clipping),
+            "secure": private.ledger.secure,
+        }
+
+    # Training
+    def _train_one_epoch(self, interruption: Interruption) -> None:
+        private, statistics, self._evaluated = self.private, StepStatistics(), None
+        last = min(
+            private.plan.steps_of_epoch_with(private.step).stop, private.step + self._steps_left()
+        )
+        for inputs, labels in private.loader:
+            step, scale = private.step, getattr(private.engine.clipping, "scale", None)
+            losses = F.cross_entropy(self.model(inputs), labels, reduction="none")
+            private.backward(losses)
+            if (step + 1) % self._logged_every == 0:
+                statistics.add(losses, private.engine.norms, private.engine.weights)
+            private.optimizer.step()
+            self.clock.count(len(labels))
+            if private.step == step:  # more of this logical batch is to come
+                continue
+            if statistics.samples:
+                self._log_step(statistics, scale)
+                statistics = StepStatistics()
+            if private.step < last:  # the last one is saved when it is evaluated
+                if interruption.requested or self.clock.seconds_since_save() >= SAVE_SECONDS:
+                    self._save()
+                if interruption.requested:
+                    raise Interrupted(self.run.folder)
+
+    def _log_step(self, statistics: StepStatistics, scale: float | None) -> None:
+        speed = self.clock.samples_per_second()  # before epsilon, which may take a second
+        priced = self.private.step % self._priced_every == 0
+        line = self.log.write(
+            "step",
+            **self._place(),
+            **({"epsilon": self._epsilon()} if priced else {}),
+            **statistics.to_json(),
+            seconds=self.clock.seconds(),
+            samples_per_second=speed,
+            scale=scale,
+        )
+        self.clock.new_lap()
+        self.observer.stepped(line)
+
+    def _epsilon(self) -> float:
+        spent = self.private.ledger.steps
+        if spent not in self._prices:
+            self._prices[spent] = self.private.epsilon()
+        return self._prices[spent]
+
+    def _place(self) -> dict[str, Any]:
+        step = self.private.step
+        return {"step": step, "epoch": round(step * self.private.sampling_rate, 6)}
+
+    # Evaluation and saving
+    def _evaluate(self) -> None:
+        result = self._evaluation()
+        line = self.log.write(
+            "evaluation",
+            **self._place(),
+            split=self.splits.split,
+            accuracy=result.accuracy,
+            loss=result.loss,
+            epsilon=self._epsilon(),
+            **self.splits.mark(),
+        )
+        self.clock.new_lap()
+        self.observer.evaluated(line)
+
+    def _evaluation(self) -> Evaluation:
+        if self._evaluated is None:
+            self._evaluated = evaluate(
+                self.model,
+                self.splits.evaluation,
+                classes=len(self.splits.classes),
+                batch_size=self.recipe.physical_batch_size,
+            )
+        return self._evaluated
+
+    def _save(self) -> None:
+        write_json(self.run.ledger_path, self.private.ledger.to_json())
+        extra = {"seconds": self.clock.seconds()}
+        save_checkpoint(self.run.checkpoint_path, self.private, extra=extra)
+        self.clock.saved()
+
+    # The end
+    def _finish(self) -> None:
+        result, seconds = self._evaluation(), self.clock.seconds()
+        summary = summary_of(self.splits, self.private, result, self._epsilon(), seconds)
+        write_model(self.run, self.recipe, self.splits, self.model, summary)
+        write_mistakes(self.run, self.splits, result)
+        line = self.log.write(
+            "end",
+            **self._place(),
+            seconds=seconds,
+            epsilon=summary["epsilon"],
+            accuracy=summary["accuracy"],
+            **self.splits.mark(),
+        )
+        write_json(self.run.summary_path, summary)  # last: from here on the run is finished
+        self.observer.ended(line)

@@ -1,0 +1,102 @@
+"""Evaluation and step statistics against sums by hand."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from psac.training.evaluation import Evaluation, evaluate
+from psac.training.metrics import MetricsLog, read
+from psac.training.records import Records
+from psac.training.statistics import EDGES, StepStatistics
+
+
+class Scores(nn.Module):
+    """Gives its inputs back, and notes in which mode."""
+
+    def __init__(self):
+        super().__init__()
+        self.modes = []
+
+    def forward(self, x):
+        self.modes.append(self.training)
+        return x
+
+
+def test_evaluation_counts_what_a_loop_counts():
+    scores = torch.randn(23, 4, generator=torch.Generator().manual_seed(0))
+    labels = torch.arange(23) % 3  # nobody is of class 3
+    model = Scores()
+    result = evaluate(model, Records(scores, labels), classes=4, batch_size=5)
+    table = [[0] * 4 for _ in range(4)]
+    for row, label in zip(scores.tolist(), labels.tolist(), strict=True):
+        table[label][row.index(max(row))] += 1
+    assert result.confusion() == table
+    assert result.accuracy == pytest.approx(sum(table[k][k] for k in range(4)) / 23)
+    assert result.loss == pytest.approx(float(F.cross_entropy(scores, labels)), rel=1e-6)
+    assert result.per_class_accuracy()[:3] == [table[k][k] / sum(table[k]) for k in range(3)]
+    assert result.per_class_accuracy()[3] is None
+    assert model.modes == [False] * 5
+    assert model.training
+
+
+def test_mistakes_are_those_of_which_the_model_was_most_sure():
+    result = Evaluation(
+        labels=torch.tensor([0, 0, 1, 1]),
+        predictions=torch.tensor([0, 1, 0, 0]),
+        confidences=torch.tensor([0.9, 0.5, 0.7, 0.6]),
+        losses=torch.zeros(4),
+        classes=2,
+    )
+    found = result.mistakes(2)
+    assert [row["index"] for row in found] == [2, 3]
+    assert found[0] == {
+        "index": 2, "label": 1, "prediction": 0, "confidence": pytest.approx(0.7),
+    }  # fmt: skip
+
+
+def test_step_statistics_do_not_depend_on_the_parts():
+    losses, norms, weights = torch.rand(3, 20)
+    whole, parts = StepStatistics(), StepStatistics()
+    whole.add(losses, norms, weights)
+    for k in range(0, 20, 7):
+        parts.add(losses[k : k + 7], norms[k : k + 7], weights[k : k + 7])
+    one, other = whole.to_json(), parts.to_json()
+    assert one.pop("loss") == pytest.approx(other.pop("loss"))
+    assert one == other
+    assert one["norms"]["quantiles"][2] == pytest.approx(float(norms.double().quantile(0.5)))
+
+
+def test_norms_beyond_the_edges_and_those_that_are_not_finite_are_counted_once():
+    norms = torch.tensor([0.0, 1e-9, 1e9, math.inf, math.nan, 1.5])
+    statistics = StepStatistics()
+    statistics.add(torch.ones(6), norms, torch.ones(6))
+    line = statistics.to_json()
+    counts = line["histogram"]["counts"]
+    assert (counts[0], counts[-1], counts[EDGES.index(0.0)]) == (2, 3, 1)
+    assert sum(counts) == line["samples"] == 6
+    assert len(counts) == len(EDGES) - 1
+    assert all(math.isfinite(value) for value in line["norms"]["quantiles"])
+    nobody = StepStatistics()
+    nobody.add(torch.ones(1), torch.tensor([math.nan]), torch.zeros(1))
+    assert nobody.to_json()["norms"]["quantiles"] is None
+
+
+def test_metrics_are_rewound_to_a_step_without_the_end_and_the_torn_line(tmp_path):
+    log = MetricsLog(tmp_path / "metrics.jsonl")
+    for kind, step in (("start", 0), ("step", 1), ("step", 2), ("step", 3), ("end", 2)):
+        log.write(kind, step=step, loss=math.nan)
+    with open(log.path, "a") as file:
+        file.write('{"kind": "step", "st')
+    assert len(read(log.path)) == 5
+    log.rewind(2)
+    assert [(line["kind"], line["step"]) for line in read(log.path)] == [
+        ("start", 0), ("step", 1), ("step", 2),
+    ]  # fmt: skip
+    assert read(log.path)[0]["loss"] is None
+    log.rewind(0)
+    assert len(read(log.path)) == 1
