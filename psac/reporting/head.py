@@ -1,0 +1,221 @@
+"""The top of a page about one run: what it is, what it achieved, what it protects, in plain words.
+
+It is made from what may be published (`Run.published`), on every page.  Guarantees: no sentence
+promises more than the ledger does.  A seeded run is called not private before any number is; a run
+that is not finished, or whose folder lacks a file, says so.
+"""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+from psac.reporting import guarantee, numerals, rules
+from psac.reporting.guarantee import Meaning
+from psac.reporting.html import Child, Html, element, join
+from psac.reporting.runs import Run
+
+MISSING = "\N{EN DASH}"
+DO_NOT_PUBLISH = join(
+    element("span", "do not publish", class_="tag bad"),
+    "The last section was computed from private records without noise; publish=True leaves it out.",
+)
+
+
+def head(run: Run, meaning: Meaning | None, *, publish: bool) -> Html:
+    return element(
+        "header",
+        element("p", "Report of a private training run", class_="kicker"),
+        element("h1", run.title),
+        element("p", _facts(run), class_="facts"),
+        None if publish else element("p", DO_NOT_PUBLISH, class_="facts"),
+        banners(run),
+        _verdict(run, meaning),
+        element("dl", _tiles(run, meaning), class_="tiles"),
+    )
+
+
+def _facts(run: Run) -> str:
+    recipe, rule = run.recipe, rules.rule_of(run)
+    parts = [
+        f"{numerals.count(run.start['num_records'])} records" if "num_records" in run.start else "",
+        f"{recipe['epochs']:g} epochs" if isinstance(recipe.get("epochs"), int | float) else "",
+        type(rule).__name__ if rule is not None else str(recipe.get("rule", "")),
+        f"{recipe['optimizer']}, learning rate {recipe.get('learning_rate')}"
+        if "optimizer" in recipe
+        else "",
+        f"run {run.name}",
+        str(run.environment.get("date", ""))[:10],
+    ]
+    return " \N{MIDDLE DOT} ".join(part for part in parts if part)
+
+
+def banner(tone: str, title: str, *children: Child) -> Html:
+    return element(
+        "div", element("p", element("strong", title)), *children, class_=f"banner {tone}"
+    )
+
+
+def banners(run: Run) -> Html:
+    """What must be known before anything else is read."""
+    return join(
+        seeded(str(run.recipe["seed"]) if "seed" in run.recipe else None)
+        if run.secure is False
+        else None,
+        None if run.finished else _unfinished(run),
+        _large_delta(run),
+        _notes(run.notes) if run.notes else None,
+    )
+
+
+def seeded(seed: str | None) -> Html:
+    given = "" if seed is None else f" (seed {seed})"
+    return banner(
+        "bad",
+        "Reproducible, hence not private.",
+        element(
+            "p",
+            f"The noise of this run was seeded{given}: whoever knows the seed can subtract it. "
+            "That is good for research and for finding mistakes, but a model of private data must "
+            "not be released so: train it without a seed.",
+        ),
+    )
+
+
+def _unfinished(run: Run) -> Html:
+    of = "" if run.planned is None else f" of {numerals.count(run.planned)} planned"
+    done = f"{numerals.count(run.done)}{of} steps are done"
+    return banner(
+        "warn",
+        "This run is not finished.",
+        element("p", f"{done}; the numbers are those that it had written by then."),
+    )
+
+
+def _large_delta(run: Run) -> Html | None:
+    records = run.start.get("num_records")
+    if not records or run.delta is None or run.delta < 1 / records:
+        return None
+    return banner(
+        "warn",
+        "Delta is too large.",
+        element(
+            "p",
+            f"{numerals.delta(run.delta)} is not below 1 / {numerals.count(records)}: a mechanism "
+            "that publishes a random record would pass. Take a tenth of that or less.",
+        ),
+    )
+
+
+def _notes(notes: Sequence[str]) -> Html:
+    return banner(
+        "warn",
+        "The folder is not complete.",
+        element("ul", [element("li", note) for note in notes]),
+    )
+
+
+def tone(run: Run, meaning: Meaning | None) -> str:
+    """The colour of the verdict."""
+    if run.secure is False or run.epsilon is None or not math.isfinite(run.epsilon):
+        return "bad" if run.secure is False or run.epsilon is not None else "warn"
+    if meaning is None:
+        return "warn"
+    return ("good", "fair", "warn", "bad")[guarantee.rank(meaning.guess, run.epsilon)]
+
+
+def _verdict(run: Run, meaning: Meaning | None) -> Html:
+    sentences = [element("p", sentence) for sentence in verdict(run, meaning)]
+    return element("div", sentences, class_=f"verdict {tone(run, meaning)}")
+
+
+def verdict(run: Run, meaning: Meaning | None) -> list[str]:
+    """What the run protects, for one who has never heard of epsilon."""
+    if run.secure is False:
+        return [
+            "This model protects nobody: its noise can be computed again from the seed.",
+            "The numbers below are those of the same run with noise from a secure generator.",
+        ]
+    if run.epsilon is not None and not math.isfinite(run.epsilon):
+        return ["This model is not private: it was trained without noise, or with next to none."]
+    if run.secure is None or meaning is None or run.epsilon is None:
+        return [
+            "Nothing in the folder proves how private this model is.",
+            "That takes the ledger (ledger.json) and delta; without them, treat the model as the "
+            "data themselves.",
+        ]
+    words = guarantee.VERDICTS[guarantee.rank(meaning.guess, run.epsilon)][-1]
+    sure = numerals.percent(guarantee.FALSE_POSITIVES)
+    return [
+        f"Whoever sees this model {words}: an attacker who knows all "
+        f"other records and every setting guesses right at most {_up(meaning.guess)} of the time, "
+        "where tossing a coin is right half of the time.",
+        f"An attack that may be wrong about {sure} of those who were not in the data recognises at "
+        f"most {_up(meaning.found)} of those who were. This is proved for every attack, on every "
+        "record; it is not a measurement.",
+    ]
+
+
+def _up(share: float) -> str:
+    """Rounded up, as a bound must be."""
+    digits = 0 if share > 0.1 else 1
+    unit = 10 ** (2 + digits)
+    return numerals.percent(min(1.0, math.ceil(share * unit - 1e-9) / unit), digits)
+
+
+def tile(title: str, value: str, *lines: Child) -> Html:
+    below = [line if isinstance(line, Html) else element("dd", line) for line in lines if line]
+    return element(
+        "div", element("dt", title), element("dd", value, class_="value"), below, class_="tile"
+    )
+
+
+def _tiles(run: Run, meaning: Meaning | None) -> list[Html]:
+    accuracy = MISSING if run.accuracy is None else numerals.percent(run.accuracy)
+    spent = MISSING if run.epsilon is None else numerals.epsilon(run.epsilon)
+    of = "" if run.planned is None else f"of {numerals.count(run.planned)} planned"
+    return [
+        tile("Accuracy", accuracy, accuracy_note(run)),
+        tile("Epsilon", spent, _epsilon_note(run)),
+        _guess_tile(run, meaning),
+        tile("Steps", numerals.count(run.done), of),
+    ]
+
+
+def _epsilon_note(run: Run) -> str:
+    if run.epsilon is None or run.delta is None:
+        return "neither priced nor written"
+    if run.secure is False:
+        return f"at delta {numerals.delta(run.delta)}, if it were not seeded"
+    return f"at delta {numerals.delta(run.delta)}; tuning is not included"
+
+
+def _guess_tile(run: Run, meaning: Meaning | None) -> Html:
+    title = "Best possible guess"
+    if run.secure is not False and (run.secure is None or meaning is None):
+        return tile(title, MISSING, "unknown: there is no ledger")
+    best = 1.0 if run.secure is False or meaning is None else meaning.guess
+    width = f"width:{200 * (best - 0.5):.0f}%"
+    meter = element("dd", element("i", style=width), class_=f"meter {tone(run, meaning)}")
+    scale = f"50{numerals.SPACE}% is a coin, 100{numerals.SPACE}% is certainty"
+    return tile(title, _up(best), meter, scale)
+
+
+def accuracy_note(run: Run) -> str:
+    """On what, and how sure."""
+    if run.on_private_records:
+        return "not shown here: it was measured on private records"
+    matrix = run.summary.get("confusion_matrix")
+    if run.accuracy is None:
+        return "not evaluated yet"
+    if not matrix:
+        return "on test records"
+    total = sum(sum(row) for row in matrix)
+    margin = 1.96 * math.sqrt(run.accuracy * (1 - run.accuracy) / total) if total else 0.0
+    return (
+        f"on {numerals.count(total)} test records, "
+        f"\N{PLUS-MINUS SIGN}{100 * margin:.1f} points (95{numerals.SPACE}%)"
+    )
+
+
+def data_name(run: Run) -> str:
+    return Path(str(run.recipe.get("data", "the data"))).name

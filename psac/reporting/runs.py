@@ -1,0 +1,285 @@
+"""A run folder, read as it is: finished, cut off in the middle, or damaged in part.
+
+    recipe.toml        the settings
+    environment.json   command, versions, platform, date
+    metrics.jsonl      one object a line, of kind start, step, evaluation or end
+    ledger.json        what was released (`psac.Ledger.to_json`)
+    summary.json       accuracy, confusion matrix and the like, when the run is done
+    predictions.json   mistakes on public test data
+
+Guarantees: what can be read is read, and `notes` says what could not; a line that was cut off by a
+kill is left out.  Epsilon is that of the ledger, priced anew: what the run wrote of it is used only
+where there is no ledger.  `Run.published` holds nothing that was computed from private records
+without noise, by a list of what may stay, so that no later step can show it.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import functools
+import json
+import math
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from psac.accounting import Entry, Ledger, pricing
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib  # pyright: ignore[reportMissingImports]
+
+ESSENTIAL = ("recipe.toml", "metrics.jsonl", "summary.json")  # a run has one of them at least
+# What follows from released values and public constants alone.
+PUBLIC_STEP = ("kind", "step", "epoch", "split", "private", "epsilon", "scale")
+PUBLIC_SUMMARY = ("epsilon", "delta", "steps", "classes", "split", "private")
+TEST_RESULTS = ("accuracy", "loss", "per_class_accuracy", "confusion_matrix")
+
+
+class NoRun(ValueError):
+    """The folder does not hold a run."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Run:
+    """What a folder says.  All but `epsilon` is as it was read; None or empty is not there."""
+
+    name: str
+    recipe: Mapping[str, Any]
+    environment: Mapping[str, Any]
+    start: Mapping[str, Any]
+    resumed: int
+    steps: tuple[Mapping[str, Any], ...]
+    evaluations: tuple[Mapping[str, Any], ...]
+    end: Mapping[str, Any]
+    summary: Mapping[str, Any]
+    mistakes: tuple[Mapping[str, Any], ...]
+    ledger: Ledger | None
+    epsilon: float | None
+    notes: tuple[str, ...]
+
+    @property
+    def finished(self) -> bool:
+        return bool(self.end or self.summary)
+
+    @property
+    def secure(self) -> bool | None:
+        """Whether all noise came from a secure generator; None if nothing says so."""
+        if self.ledger is not None:
+            return self.ledger.secure
+        return first(self.start.get("secure"), self.environment.get("secure"))
+
+    @property
+    def delta(self) -> float | None:
+        found = (self.start, self.summary, self.recipe)
+        return number(first(*(source.get("delta") for source in found)))
+
+    @property
+    def done(self) -> int:
+        """Logical steps of which something is known."""
+        last = [line.get("step", 0) for line in (*self.steps, *self.evaluations, self.end)]
+        return max([int(self.summary.get("steps", 0)), *last])
+
+    @property
+    def planned(self) -> int | None:
+        return self.start.get("planned_steps")
+
+    @property
+    def on_private_records(self) -> bool:
+        """Whether the model was evaluated on a part of the training records."""
+        lines = (*self.evaluations, self.summary)
+        splits = {line.get("split") for line in lines}
+        marked = any(line.get("private") is False for line in lines)
+        return marked or "validation" in splits or bool(self.recipe.get("validation_fraction"))
+
+    @property
+    def accuracy(self) -> float | None:
+        """Of the last evaluation that there is."""
+        last = self.evaluations[-1:]
+        found = [source.get("accuracy") for source in (self.summary, self.end, *last)]
+        return number(first(*found))
+
+    @property
+    def seconds(self) -> float | None:
+        lines = [self.summary, self.end, *self.steps[-1:]]
+        return number(first(*(line.get("seconds") for line in lines)))
+
+    @property
+    def title(self) -> str:
+        model, data = self.recipe.get("model"), self.recipe.get("data")
+        return f"{model} on {Path(str(data)).name}" if model and data else self.name
+
+    def published(self) -> Run:
+        """The run without what was computed from private records without noise."""
+        hidden = self.on_private_records
+        results = () if hidden else TEST_RESULTS
+        return dataclasses.replace(
+            self,
+            recipe={key: value for key, value in self.recipe.items() if key != "data_root"},
+            steps=tuple(_only(line, PUBLIC_STEP) for line in self.steps),
+            evaluations=tuple(_only(line, (*PUBLIC_STEP, *results)) for line in self.evaluations),
+            end=_only(self.end, (*PUBLIC_STEP, *results)),
+            summary=_only(self.summary, (*PUBLIC_SUMMARY, *results)),
+            mistakes=() if hidden else self.mistakes,
+        )
+
+
+def first(*values: Any) -> Any:
+    """The first that is not None."""
+    return next((value for value in values if value is not None), None)
+
+
+def number(value: Any) -> float | None:
+    """The value if it is a finite number."""
+    good = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return float(value) if good else None
+
+
+def _only(line: Mapping[str, Any], keys: Iterable[str]) -> dict[str, Any]:
+    return {key: line[key] for key in keys if key in line}
+
+
+def read(folder: Path) -> Run:
+    """The run in the folder; `NoRun` if there is none."""
+    _refuse(folder)
+    notes: list[str] = []
+    late: list[str] = []  # about files that only a finished run has
+    lines = _lines(folder / "metrics.jsonl", notes)
+    kinds = {kind: _of(lines, kind) for kind in ("start", "step", "evaluation", "end")}
+    run = Run(
+        name=folder.resolve().name,
+        recipe=_load(folder / "recipe.toml", tomllib.loads, notes) or {},
+        environment=_load(folder / "environment.json", json.loads, notes) or {},
+        start=kinds["start"][-1] if kinds["start"] else {},
+        resumed=sum(bool(line.get("resumed")) for line in kinds["start"]),
+        steps=kinds["step"],
+        evaluations=kinds["evaluation"],
+        end=kinds["end"][-1] if kinds["end"] else {},
+        summary=_load(folder / "summary.json", json.loads, late) or {},
+        mistakes=_mistakes(folder / "predictions.json", late),
+        ledger=_load(folder / "ledger.json", _ledger, notes),
+        epsilon=None,
+        notes=(),
+    )
+    if run.finished and not run.on_private_records:
+        notes += late
+    run = dataclasses.replace(run, ledger=_caught_up(run, notes))
+    return dataclasses.replace(run, epsilon=_epsilon(run, notes), notes=tuple(notes))
+
+
+def _refuse(folder: Path) -> None:
+    """Says what was looked for in a folder that is no run."""
+    sought = ", ".join(ESSENTIAL)
+    if not folder.is_dir():
+        what = "is a file" if folder.exists() else "does not exist"
+        raise NoRun(f"'{folder}' {what}. Pass the folder of a run, which holds {sought}.")
+    if any((folder / name).is_file() for name in ESSENTIAL):
+        return
+    inside = sorted(path.name for path in folder.iterdir())
+    runs = [name for name in inside if any((folder / name / file).is_file() for file in ESSENTIAL)]
+    held = f"It holds {', '.join(inside[:8])}{', ...' if len(inside) > 8 else ''}."
+    hint = f" These of its folders are runs, pass them: {', '.join(runs)}." if runs else ""
+    raise NoRun(
+        f"'{folder}' is no run: none of {sought} is in it. {held if inside else 'It is empty.'}"
+        f"{hint or ' Pass a folder that a training run wrote.'}"
+    )
+
+
+def _load(path: Path, parse: Callable[[str], Any], notes: list[str]) -> Any:
+    """The content of a file, or None and a note."""
+    try:
+        return parse(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        notes.append(f"{path.name} is missing.")
+    except (OSError, ValueError) as error:
+        notes.append(f"{path.name} cannot be read: {error}")
+    return None
+
+
+def _ledger(text: str) -> Ledger:
+    return Ledger.from_json(json.loads(text))
+
+
+def _lines(path: Path, notes: list[str]) -> list[Mapping[str, Any]]:
+    text: str = _load(path, str, notes) or ""
+    good, bad = [], []
+    for place, line in enumerate(text.splitlines(), start=1):
+        try:
+            value = json.loads(line)
+        except ValueError:
+            value = None
+        (good if isinstance(value, dict) else bad).append((place, value))
+    if bad:
+        places = ", ".join(str(place) for place, _ in bad[:5])
+        what = "a damaged line was" if len(bad) == 1 else f"{len(bad)} damaged lines were"
+        notes.append(f"metrics.jsonl: {what} left out (line {places}).")
+    return [value for _, value in good]
+
+
+def _of(lines: list[Mapping[str, Any]], kind: str) -> tuple[Mapping[str, Any], ...]:
+    found = [line for line in lines if line.get("kind") == kind]
+    return tuple(sorted(found, key=lambda line: line.get("step", 0)))
+
+
+def _mistakes(path: Path, notes: list[str]) -> tuple[Mapping[str, Any], ...]:
+    content = _load(path, json.loads, notes)
+    if isinstance(content, dict):  # a list under some heading
+        content = next((value for value in content.values() if isinstance(value, list)), [])
+    rows = content if isinstance(content, list) else []
+    return tuple(
+        row for row in rows if isinstance(row, dict) and row.get("label") != row.get("prediction")
+    )
+
+
+def _caught_up(run: Run, notes: list[str]) -> Ledger | None:
+    """The ledger with the steps that the run took after it was last written."""
+    if run.ledger is None or not run.ledger.entries or run.done <= run.ledger.steps:
+        return run.ledger
+    ledger, last = copy.deepcopy(run.ledger), run.ledger.entries[-1]
+    record(ledger, dataclasses.replace(last, steps=run.done - ledger.steps))
+    notes.append(
+        f"The ledger was last written after {run.ledger.steps} steps, and the run went on to "
+        f"{run.done} at least: these are counted, too."
+    )
+    return ledger
+
+
+def _epsilon(run: Run, notes: list[str]) -> float | None:
+    """What was spent, by the ledger, or else by the last line that says so."""
+    lines = [run.summary, run.end, *reversed(run.evaluations), *reversed(run.steps)]
+    written = number(first(*(line.get("epsilon") for line in lines)))
+    if run.ledger is None or run.delta is None:
+        if written is not None:
+            notes.append("epsilon is what the run wrote: it could not be priced from a ledger.")
+        return written
+    spent = price(run.ledger, run.delta)
+    final = number(first(run.summary.get("epsilon"), run.end.get("epsilon")))
+    if final is not None and not math.isclose(spent, final, rel_tol=1e-3):
+        notes.append(
+            f"The run wrote epsilon {final:.4g}; its ledger prices {spent:.4g}, which counts."
+        )
+    return spent
+
+
+def record(ledger: Ledger, entry: Entry) -> None:
+    """Writes an entry of one ledger into another."""
+    fields: dict[str, Any] = dataclasses.asdict(entry)
+    ledger.record(**fields)
+
+
+def price(ledger: Ledger, delta: float, *, quick: bool = False) -> float:
+    """Epsilon without the warnings: the page says what they say.
+
+    `quick` is for what stands beside it: on a coarser lattice, without the second opinion of
+    dp-accounting.  That is an upper bound as well, larger in the fifth digit.
+    """
+    return _price(ledger.entries, delta, quick)
+
+
+@functools.lru_cache(maxsize=256)  # runs that differ in their seed have equal ledgers
+def _price(entries: tuple[Entry, ...], delta: float, quick: bool) -> float:
+    coarseness = 8.0 if quick else 1.0
+    return pricing.price(entries, delta, "pld", coarseness=coarseness, first_look=quick)
