@@ -7,7 +7,7 @@ PIP_INSTALL := $(RUN) -m pip install --quiet --constraint constraints.txt
 READY := $(VENV)/.ready
 READY_BENCH := $(VENV)/.ready-bench
 
-.PHONY: help setup test test-slow mutations check bench clean
+.PHONY: help setup demo test test-slow mutations check bench clean
 .DEFAULT_GOAL := help
 
 help:  ## Show this list
@@ -24,6 +24,9 @@ $(READY): pyproject.toml constraints.txt
 $(READY_BENCH): $(READY)
 	$(PIP_INSTALL) --editable '.[bench]'
 	@touch $@
+
+demo: setup  ## Train with DP-PSAC on Fashion-MNIST beside DP-SGD and Auto-S, and make a report page
+	$(RUN) -m psac demo
 
 test: setup  ## Run the tests
 	$(RUN) -m pytest -q

@@ -25,6 +25,19 @@ SAMPLINGS = {
     "independently, and one that comes twice counts twice.",
     "balls-in-bins": "Balls in bins: in each epoch, each record enters exactly one step.",
 }
+SETTING = (
+    "Central: one trusted party holds the data and trains; noise is added in training, and what "
+    "leaves is protected."
+)
+TUNING = (
+    " This is the price of this one run. Settings that were chosen by other runs on the same data "
+    "cost more; psac.tuned_epsilon prices that."
+)
+ACCOUNTANT = (
+    "Privacy loss distributions (PLD), by psac and, where it knows the sampling, by dp-accounting: "
+    "both are upper bounds, and the larger one counts. Priced from the ledger when this page was "
+    "written."
+)
 NOT_COVERED = (
     "the number of records, which is taken to be public",
     "the choice of settings, if other runs on the same data led to it",
@@ -38,27 +51,25 @@ UNKNOWN = "not written"
 
 
 def card(run: Run) -> Html:
-    rows = [
-        ("Guarantee", _guarantee(run)),
-        ("Setting", "Central: one trusted party holds the data and trains; noise is added in "
-                    "training, and what leaves is protected."),
-        ("What is protected", "One record, that is one training example."),
-        ("Neighbouring data", RELATIONS.get(relation(run) or "", relation(run) or UNKNOWN)),
-        ("Data covered", _data(run)),
-        ("Releases covered", _releases(run)),
-        ("Tuning", element("span", element("b", "Not included."), " This is the price of this one "
-            "run. Settings that were chosen by other runs on the same data cost more; "
-            "psac.tuned_epsilon prices that.")),
-        ("Accountant", "Privacy loss distributions (PLD), by psac and, where it knows the sampling, by dp-accounting: the larger number counts, and both are upper bounds."
-            + (" Priced from the ledger when this page was written." if run.ledger else "")),
-        ("Sampling", _sampling(run)),
-        ("Noise", _noise(run)),
-        ("Clipping", _clipping(run)),
-        ("Steps", _steps(run)),
-        ("Random generator", _generator(run)),
-        ("Not covered", element("ul", [element("li", item) for item in NOT_COVERED])),
-    ]  # fmt: skip
-    body = [element("div", element("dt", name), element("dd", value)) for name, value in rows]
+    rows: dict[str, Child] = {
+        "Guarantee": _guarantee(run),
+        "Setting": SETTING,
+        "What is protected": "One record, that is one training example.",
+        "Neighbouring data": RELATIONS.get(relation(run) or "", relation(run) or UNKNOWN),
+        "Data covered": _data(run),
+        "Releases covered": _releases(run),
+        "Tuning": join(element("b", "Not included."), TUNING),
+        "Accountant": ACCOUNTANT if run.ledger is not None else UNKNOWN,
+        "Sampling": _sampling(run),
+        "Noise": _noise(run),
+        "Clipping": _clipping(run),
+        "Steps": _steps(run),
+        "Random generator": _generator(run),
+        "Not covered": element("ul", [element("li", item) for item in NOT_COVERED]),
+    }
+    body = [
+        element("div", element("dt", name), element("dd", value)) for name, value in rows.items()
+    ]
     return element(
         "section",
         element("h2", "Privacy card"),

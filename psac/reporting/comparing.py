@@ -198,13 +198,13 @@ def _tests(found: Sequence[Group]) -> Html | None:
         element("h2", "Is it chance?"),
         element(
             "p",
-            "Welch's test of the difference in mean accuracy between rules, over seeds. A small p "
-            "means that seeds alone would rarely make such a difference; Holm's column accounts "
-            f"for {numerals.plural(len(tested), 'comparison')}.",
+            "Welch's test of the difference in mean accuracy between rules, in percentage points, "
+            "over seeds. A small p means that seeds alone would rarely make such a difference; "
+            f"Holm's column accounts for {numerals.plural(len(tested), 'comparison')}.",
             class_="about",
         ),
         table(
-            ["rules", "difference, points", "95 % interval", "p", "p (Holm)"],
+            ["rules", "difference", "95 % interval", "p", "p (Holm)"],
             [_test_row(comparison) for comparison in tested],
             caption="Welch tests",
         ),

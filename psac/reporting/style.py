@@ -255,6 +255,11 @@ footer {{
   figure, .tile, .card > div, .banner, .verdict, .mistakes li {{ break-inside: avoid; }}
   h2, .about {{ break-after: avoid; }}
   section {{ margin-top: 32px; }}
+  .tiles {{ grid-template-columns: repeat(4, 1fr); }}
+  .grid {{ grid-template-columns: repeat(2, minmax(0, 1fr)); }}
+  .card > div {{ grid-template-columns: 150px 1fr; padding: 8px 14px; }}
+  .tile dd.value {{ font-size: 22pt; }}
+  .plot > svg {{ height: 170px; }}
   .scroll {{ overflow: visible; }}
   details:not([open]) {{ display: none; }}
 }}

@@ -84,6 +84,22 @@ def test_results_on_held_out_training_records_are_private(runs, tmp_path):
     assert "Confusion matrix" not in published
 
 
+def test_examples_of_held_out_records_are_private(runs, tmp_path):
+    own = shutil.copytree(runs["held-out"], tmp_path / "own")
+    shutil.copy(runs["secure"] / "predictions.json", own)
+    assert "Examples of mistakes" in page_of(own, tmp_path)
+    assert "Examples of mistakes" not in page_of(own, tmp_path, publish=True)
+
+
+def test_a_summary_that_is_marked_as_not_private_is_private(runs, tmp_path):
+    own = shutil.copytree(runs["secure"], tmp_path / "own")
+    summary = json.loads((own / "summary.json").read_text()) | {"private": False}
+    (own / "summary.json").write_text(json.dumps(summary))
+    words = words_of(page_of(own, tmp_path, publish=True))
+    assert f"{100 * summary['accuracy']:.1f} %" not in words
+    assert "Accuracy of each class" not in words
+
+
 def test_a_published_comparison_is_the_same_whatever_the_private_values(runs, tmp_path):
     names = ["secure", "again", "held-out", "killed"]
     honest = page_of([runs[name] for name in names], tmp_path, publish=True)
