@@ -11,6 +11,9 @@ Guarantees: a loss that compares samples, or a mean over something other than sa
 entries, positive labels), raises `NotIsolated` before anything of that batch is added up.  What
 cannot be played again (a custom autograd Function outside the model) is refused.
 
+A constant that happens to have as many rows as the batch (class weights, where there are as many
+classes as samples) is taken for labels, and the loss may be refused: take another batch size.
+
 A batch size n that was written into the loss is played as 1.  Where the tape still does not run for
 one sample, all samples are replaced by copies of one; that cannot tell a mean from a sum, but
 everything else.
@@ -40,6 +43,7 @@ REMEDY = (
 )
 
 
+READINGS = 64  # more are not tried
 OVER = torch.empty(0)  # in the place of a loss: nothing is recorded any more
 
 
@@ -344,24 +348,32 @@ def readings(
 ) -> Iterator[tuple[dict[int, Tensor], dict[int, int]]]:
     """Ways to find the sample in labels and numbers, likeliest first.
 
-    Labels are [n, ...], perhaps merged rows [n * p, ...]; 0 ... n-1 may be row numbers, as in
-    out[arange(n), y]; a number n may be the batch size.
+    Labels are [n, ...], perhaps merged rows [n * p, ...], or belong to no sample; 0 ... n-1 may be
+    row numbers, as in out[arange(n), y]; a number n may be the batch size.
     """
-    plain = [(t, Layout(d)) for t in constants for d in sample_dims(t, n)]
-    known = {id(t) for t, _ in plain}
-    merged = [
-        (t, Layout(0))
-        for t in constants
-        if id(t) not in known and t.dim() and t.shape[0] > n and t.shape[0] % n == 0
-    ]
+    places = [[(t, layout) for layout in sample_layouts(t, n)] for t in constants]
     counting = [t for t in constants if is_row_numbers(t, n)]
-    for rows, counted, size in itertools.product(
-        [plain, plain + merged] if merged else [plain],
+    ways = itertools.product(
+        itertools.product(*places),
         [[], counting] if counting else [[]],
         [{}, {n: 1}] if among is alone else [{}],
-    ):
-        chosen = {id(t): among(t, layout, n, sample) for t, layout in rows}
+    )
+    for rows, counted, size in itertools.islice(ways, READINGS):
+        chosen = {id(t): among(t, layout, n, sample) for t, layout in rows if layout is not None}
         yield chosen | {id(t): t[:1] if among is alone else t for t in counted}, size
+
+
+def sample_layouts(tensor: Tensor, n: int) -> list[Layout | None]:
+    """Where a label may hold the samples, likeliest first; None: it belongs to no sample.
+
+    What has as many rows as the batch is a label: as a constant, the labels of all would pass.
+    """
+    plain: list[Layout | None] = [Layout(dim) for dim in sample_dims(tensor, n)]
+    if plain:
+        return plain
+    if tensor.dim() and tensor.shape[0] > n and tensor.shape[0] % n == 0:
+        return [None, Layout(0)]
+    return [None]
 
 
 def is_row_numbers(tensor: Tensor, n: int) -> bool:

@@ -137,6 +137,16 @@ def test_a_reduction_other_than_the_stated_one_is_named(stated, given):
         F.cross_entropy(model(x), y, reduction=given).backward()
 
 
+@pytest.mark.parametrize("n", [2, 6])
+def test_constants_of_other_sizes_are_no_labels(n):
+    model, (x, y) = network(), data(n)
+    weights = torch.tensor([1.0, 2.0, 3.0])
+    with psac.Engine(model) as engine:
+        F.cross_entropy(model(x), y, weight=weights, reduction="none").mean().backward()
+        (model(x) * weights).square().sum(1).mean().backward()
+        assert engine.num_samples == 2 * n
+
+
 def test_a_loss_that_changes_later_is_proved_again():
     model, (x, y) = network(), data()
 

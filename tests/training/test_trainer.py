@@ -43,6 +43,14 @@ def quickly():
     torch.set_num_threads(before)
 
 
+@pytest.fixture(autouse=True)
+def _signals_as_in_a_terminal():
+    """In the background a shell has Ctrl-C ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 class Watcher:
     """Keeps what it is told, and calls `act` with every line."""
 
