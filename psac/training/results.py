@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from psac.private import Private
 from psac.training.evaluation import Evaluation
@@ -18,6 +19,7 @@ from psac.training.run import Run, write_json
 from psac.training.splits import Splits
 
 MISTAKES = 48
+LARGEST_IMAGE = 64
 
 
 def summary_of(
@@ -63,5 +65,17 @@ def write_model(
 
 def write_mistakes(run: Run, splits: Splits, evaluation: Evaluation) -> None:
     if splits.public:
-        mistakes = evaluation.mistakes(MISTAKES)
+        mistakes = [
+            mistake | pixels_of(splits.evaluation.inputs[mistake["index"]])
+            for mistake in evaluation.mistakes(MISTAKES)
+        ]
         write_json(run.predictions_path, {"split": splits.split, "mistakes": mistakes})
+
+
+def pixels_of(image: Tensor) -> dict[str, Any]:
+    """A small image as rows of values in 0..255, or nothing if it is none."""
+    if image.dim() != 3 or image.shape[0] not in (1, 3) or max(image.shape) > LARGEST_IMAGE:
+        return {}
+    values = image if image.dtype == torch.uint8 else (255 * image.float()).round()
+    rows = values.clamp(0, 255).to(torch.int64).permute(1, 2, 0)
+    return {"pixels": (rows.squeeze(2) if image.shape[0] == 1 else rows).tolist()}
