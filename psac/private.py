@@ -33,7 +33,6 @@ import copy
 import dataclasses
 import math
 import warnings
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
 
@@ -41,14 +40,16 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from psac import accounting, sampling
+from psac import accounting
 from psac.accounting import Ledger
+from psac.batches import Loader
 from psac.clipping import PSAC, AdaptivePSAC, ClippingRule
 from psac.gradients import Engine, PrivacyError
-from psac.loading import dataset_of, loader_over
+from psac.loading import dataset_of
 from psac.noise import add_noise_
+from psac.plan import Plan, planned, positive
 from psac.randomness import NoiseGenerator, SecureGenerator, SeededGenerator
-from psac.sampling import Poisson, Sampler, Sampling
+from psac.sampling import Poisson, Sampling
 
 Clipping = ClippingRule | AdaptivePSAC | Mapping[str, ClippingRule]
 VERSION = 1
@@ -82,7 +83,7 @@ def make_private(
     never changes the result.  `seed` makes a run that can be repeated, and is NOT private.
     """
     records = dataset_of(dataset)
-    plan = _plan(
+    plan = planned(
         num_records=len(records),
         expected_batch_size=_batch_size(dataset, batch_size),
         scheme=Poisson() if sampling is None else sampling,
@@ -105,45 +106,6 @@ def make_private(
     )
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Plan:
-    """The public constants of a run: nothing here depends on the data but its number."""
-
-    num_records: int
-    expected_batch_size: int
-    sampling: Sampling
-    steps: int
-    noise_multiplier: float
-    delta: float | None
-
-    @property
-    def sampling_rate(self) -> float:
-        return self.sampling.sampling_rate(self.num_records, self.expected_batch_size)
-
-    def event(self) -> dict[str, Any]:
-        """One step, for the ledger and the accountant."""
-        return {
-            "sampling": self.sampling,
-            "noise_multiplier": self.noise_multiplier,
-            "sampling_rate": self.sampling_rate,
-            "num_records": self.num_records,
-        }
-
-    def steps_in(self, epochs: float) -> int:
-        return sampling.steps_in(epochs, *self._epoch())
-
-    def steps_of_epoch_with(self, step: int) -> range:
-        """The steps of the epoch that this step is in."""
-        return sampling.steps_of_epoch(sampling.epoch_of(step, *self._epoch()), *self._epoch())
-
-    def epoch_of(self, step: int) -> int:
-        return sampling.epoch_of(step, *self._epoch())
-
-    def _epoch(self) -> tuple[int, int]:
-        bins = self.sampling.bins(self.num_records, self.expected_batch_size)
-        return (bins, 1) if bins > 1 else (self.num_records, self.expected_batch_size)
-
-
 def _batch_size(dataset: Any, batch_size: int | None) -> int:
     if batch_size is None and isinstance(dataset, DataLoader):
         batch_size = dataset.batch_size
@@ -153,61 +115,6 @@ def _batch_size(dataset: Any, batch_size: int | None) -> int:
             "constant such as 512."
         )
     return batch_size
-
-
-def _plan(
-    *,
-    num_records: int,
-    expected_batch_size: int,
-    scheme: Sampling,
-    length: tuple[float | None, int | None],
-    epsilon: float | None,
-    delta: float | None,
-    noise_multiplier: float | None,
-) -> Plan:
-    """The run that the user asked for, with its noise."""
-    if not isinstance(scheme, Sampling):
-        raise TypeError(f"sampling is {scheme!r}: pass psac.Poisson(), or another psac.Sampling.")
-    epochs, steps = length
-    if (epochs is None) == (steps is None):
-        raise ValueError(f"give epochs or steps, one of them: epochs={epochs}, steps={steps}.")
-    if (epsilon is None) == (noise_multiplier is None):
-        raise ValueError(
-            "give epsilon (the noise is calibrated to it) or noise_multiplier, one of them: "
-            f"epsilon={epsilon}, noise_multiplier={noise_multiplier}."
-        )
-    if epsilon is not None and delta is None:
-        raise ValueError(
-            f"epsilon={epsilon} needs a delta, such as {1 / (10 * num_records):.1e}, which is "
-            f"1 / (10 * {num_records} records)."
-        )
-    plan = Plan(
-        num_records=num_records,
-        expected_batch_size=expected_batch_size,
-        sampling=scheme,
-        steps=steps or 1,
-        noise_multiplier=noise_multiplier if noise_multiplier is not None else math.inf,
-        delta=delta,
-    )
-    total = plan.steps_in(epochs) if epochs is not None else _positive("steps", steps)
-    if noise_multiplier is None:
-        noise_multiplier = accounting.calibrate(
-            epsilon=epsilon,  # type: ignore[arg-type]
-            delta=delta,  # type: ignore[arg-type]
-            sampling_rate=plan.sampling_rate,
-            steps=total,
-            sampling=scheme,
-            num_records=num_records,
-        )
-    elif not noise_multiplier >= 0 or math.isinf(noise_multiplier):
-        raise ValueError(f"noise_multiplier is {noise_multiplier}: it must be finite, 0 or above.")
-    return dataclasses.replace(plan, steps=total, noise_multiplier=float(noise_multiplier))
-
-
-def _positive(name: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError(f"{name} is {value!r}: it must be an integer, 1 or above.")
-    return value
 
 
 class Private:
@@ -351,7 +258,7 @@ class Private:
         """Plans this much more training with the same noise; returns the epsilon of it all."""
         if (epochs is None) == (steps is None):
             raise ValueError(f"give epochs or steps, one of them: epochs={epochs}, steps={steps}.")
-        more = self.plan.steps_in(epochs) if epochs is not None else _positive("steps", steps)
+        more = self.plan.steps_in(epochs) if epochs is not None else positive("steps", steps)
         self.plan = dataclasses.replace(self.plan, steps=self.plan.steps + more)
         return self.planned_epsilon() if self.plan.delta is not None else math.nan
 
@@ -363,8 +270,8 @@ class Private:
         """
         bins = self.plan.sampling.bins(self.plan.num_records, self.plan.expected_batch_size)
         if bins > 1:
-            steps = self.loader.skip(_positive("steps", steps), bins)
-        self.ledger.record(**self.plan.event(), steps=_positive("steps", steps))
+            steps = self.loader.skip(positive("steps", steps), bins)
+        self.ledger.record(**self.plan.event(), steps=positive("steps", steps))
 
     # A step
     def hand_out(self, num_samples: int, *, last: bool) -> None:
@@ -543,138 +450,3 @@ class Private:
             f"{plan.noise_multiplier:.4g}, sampling={plan.sampling.name} at rate "
             f"{plan.sampling_rate:.4g}, clipping={self.clipping!r}{secure})"
         )
-
-
-class Loader:
-    """Batches as the private sampler draws them; iterate it as a DataLoader.
-
-    One pass is one epoch: num_records / expected_batch_size logical steps on average, each of one
-    or more physical batches.  An empty draw is a step of noise alone, which is taken in here.
-    """
-
-    def __init__(
-        self, private: Private, data: Any, sampler: Sampler, physical_batch_size: int | None
-    ) -> None:
-        if physical_batch_size is not None:
-            _positive("physical_batch_size", physical_batch_size)
-        self._private, self._sampler, self._largest = private, sampler, physical_batch_size
-        self._ahead = copy.copy(sampler)  # draws ahead of training where workers fetch ahead
-        self._next = sampler  # as of after the step that is out
-        self._drawn: deque[tuple[list[int], Sampler]] = deque()  # sizes of a step, sampler after it
-        self._indices: deque[list[int]] = deque()
-        self._left = 0  # steps of this pass that are not drawn yet
-        self._pass = 0
-        self._data = loader_over(data, _Batches(self))
-        self._workers = torch.Generator() if self._data.generator is None else None
-        if self._workers is not None:
-            self._data.generator = self._workers
-
-    @property
-    def dataset(self) -> Any:
-        return self._data.dataset
-
-    def __len__(self) -> int:
-        """Logical steps of the present epoch."""
-        return len(self._private.plan.steps_of_epoch_with(self._private.step))
-
-    def __iter__(self) -> Iterator[Any]:
-        private, self._pass = self._private, self._pass + 1
-        own_pass, steps = self._pass, self._steps_to_go()
-        private._complete = False
-        private.engine.discard()
-        self._ahead, self._left = copy.copy(self._sampler), steps
-        self._drawn.clear()
-        self._indices.clear()
-        batches = iter(self._reseeded())
-        for _ in range(steps):
-            if not self._drawn:
-                self._draw()
-            sizes, after = self._drawn.popleft()
-            for k, size in enumerate(sizes):
-                batch = next(batches)
-                self._next = after
-                private.hand_out(size, last=k == len(sizes) - 1)
-                yield batch
-                self._check(own_pass)
-            if not sizes:
-                self._next = after
-                self._take_empty_step()
-        private.engine.expect(0)
-
-    def _reseeded(self) -> DataLoader:
-        """The DataLoader, whose workers draw from a stream that belongs to this step.
-
-        Else it would draw from torch's own generator, and a resumed run would differ.
-        """
-        if self._workers is not None:
-            stream = self._sampler.generator.spawn(f"workers {self._private.step}")
-            self._workers.manual_seed(int.from_bytes(stream.random_bytes(7), "big"))
-        return self._data
-
-    def _steps_to_go(self) -> int:
-        private = self._private
-        if private._closed:
-            raise PrivacyError("this private run is closed; call make_private for a new one.")
-        left = private.plan.steps - private.ledger.steps
-        if left <= 0:
-            raise PrivacyError(
-                f"the {private.plan.steps} planned steps are done. More training costs more "
-                "privacy: private.extend(epochs=...) plans it and returns the new epsilon."
-            )
-        epoch = private.plan.steps_of_epoch_with(private.step)
-        return min(epoch.stop - private.step, left)
-
-    def _draw(self) -> None:
-        batches = sampling.physical_batches(self._ahead.draw(), self._largest)
-        self._left -= 1
-        self._indices += batches
-        self._drawn.append(([len(batch) for batch in batches], copy.copy(self._ahead)))
-
-    def _take_empty_step(self) -> None:
-        self._private.hand_out(0, last=True)
-        self._private.optimizer.step()
-
-    def _check(self, own_pass: int) -> None:
-        if self._pass != own_pass:
-            raise PrivacyError("another pass over private.loader has begun; this one is void.")
-        if self._private._complete:
-            raise PrivacyError(
-                "optimizer.step() was not called after the last part of a logical batch; it must "
-                "be called after every batch, and does nothing until the logical batch is "
-                "complete. For larger batches raise batch_size."
-            )
-
-    def advance(self) -> None:
-        """The step that is out was released."""
-        self._sampler = self._next
-
-    def skip(self, steps: int, bins: int) -> int:
-        """Draws and forgets steps, to the end of an epoch if they pass one; returns how many."""
-        start = self._sampler.steps_drawn
-        end = start + steps
-        if end // bins > start // bins:
-            end = -(-end // bins) * bins
-        for _ in range(end - start):
-            self._sampler.draw()
-        return end - start
-
-    def state_dict(self) -> dict[str, Any]:
-        return self._sampler.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._sampler.load_state_dict(state)
-
-
-class _Batches:
-    """What the DataLoader fetches: the physical batches of a pass, one list of numbers each."""
-
-    def __init__(self, loader: Loader) -> None:
-        self._loader = loader
-
-    def __iter__(self) -> Iterator[list[int]]:
-        loader = self._loader
-        while loader._indices or loader._left:
-            if loader._indices:
-                yield loader._indices.popleft()
-            else:
-                loader._draw()

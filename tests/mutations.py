@@ -90,7 +90,7 @@ MUTATIONS = (
         "no noise on empty draws",
         (
             (
-                "private.py",
+                "batches.py",
                 "        self._private.optimizer.step()\n",
                 "        self._private.ledger.record(**self._private.plan.event())\n"
                 "        self._private.step += 1\n",
@@ -203,12 +203,12 @@ MUTATIONS = (
     ),
     Mutation(
         "two backward passes on one batch",
-        (("gradients/engine.py", "        if self.engine._served:\n", "        if False:\n"),),
+        (("gradients/call.py", "        if self.engine._served:\n", "        if False:\n"),),
         ("tests/test_private.py::test_copies_of_samples_and_second_backwards_are_refused",),
     ),
     Mutation(
         "copies of samples in a batch",
-        (("gradients/engine.py", "        if expected not in found:\n", "        if False:\n"),),
+        (("gradients/call.py", "        if expected not in found:\n", "        if False:\n"),),
         ("tests/test_private.py::test_copies_of_samples_and_second_backwards_are_refused",),
     ),
     Mutation(

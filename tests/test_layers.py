@@ -17,6 +17,8 @@ ORDER = [
     "gradients",
     "noise",
     "accounting",
+    "plan",
+    "batches",
     "private",
     "checkpoint",
     "auditing",

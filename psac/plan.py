@@ -1,0 +1,106 @@
+"""The public constants of a run: how long, how noisy, drawn how.
+
+Guarantees: nothing here depends on the data but its number; noise that is calibrated meets the
+stated epsilon from below.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+from psac import accounting, sampling
+from psac.sampling import Sampling
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Plan:
+    num_records: int
+    expected_batch_size: int
+    sampling: Sampling
+    steps: int
+    noise_multiplier: float
+    delta: float | None
+
+    @property
+    def sampling_rate(self) -> float:
+        return self.sampling.sampling_rate(self.num_records, self.expected_batch_size)
+
+    def event(self) -> dict[str, Any]:
+        """One step, for the ledger and the accountant."""
+        return {
+            "sampling": self.sampling,
+            "noise_multiplier": self.noise_multiplier,
+            "sampling_rate": self.sampling_rate,
+            "num_records": self.num_records,
+        }
+
+    def steps_in(self, epochs: float) -> int:
+        return sampling.steps_in(epochs, *self._epoch())
+
+    def steps_of_epoch_with(self, step: int) -> range:
+        """The steps of the epoch that this step is in."""
+        return sampling.steps_of_epoch(sampling.epoch_of(step, *self._epoch()), *self._epoch())
+
+    def epoch_of(self, step: int) -> int:
+        return sampling.epoch_of(step, *self._epoch())
+
+    def _epoch(self) -> tuple[int, int]:
+        bins = self.sampling.bins(self.num_records, self.expected_batch_size)
+        return (bins, 1) if bins > 1 else (self.num_records, self.expected_batch_size)
+
+
+def planned(
+    *,
+    num_records: int,
+    expected_batch_size: int,
+    scheme: Sampling,
+    length: tuple[float | None, int | None],
+    epsilon: float | None,
+    delta: float | None,
+    noise_multiplier: float | None,
+) -> Plan:
+    """The run that the user asked for, with its noise."""
+    if not isinstance(scheme, Sampling):
+        raise TypeError(f"sampling is {scheme!r}: pass psac.Poisson(), or another psac.Sampling.")
+    epochs, steps = length
+    if (epochs is None) == (steps is None):
+        raise ValueError(f"give epochs or steps, one of them: epochs={epochs}, steps={steps}.")
+    if (epsilon is None) == (noise_multiplier is None):
+        raise ValueError(
+            "give epsilon (the noise is calibrated to it) or noise_multiplier, one of them: "
+            f"epsilon={epsilon}, noise_multiplier={noise_multiplier}."
+        )
+    if epsilon is not None and delta is None:
+        raise ValueError(
+            f"epsilon={epsilon} needs a delta, such as {1 / (10 * num_records):.1e}, which is "
+            f"1 / (10 * {num_records} records)."
+        )
+    plan = Plan(
+        num_records=num_records,
+        expected_batch_size=expected_batch_size,
+        sampling=scheme,
+        steps=steps or 1,
+        noise_multiplier=noise_multiplier if noise_multiplier is not None else math.inf,
+        delta=delta,
+    )
+    total = plan.steps_in(epochs) if epochs is not None else positive("steps", steps)
+    if noise_multiplier is None:
+        noise_multiplier = accounting.calibrate(
+            epsilon=epsilon,  # type: ignore[arg-type]
+            delta=delta,  # type: ignore[arg-type]
+            sampling_rate=plan.sampling_rate,
+            steps=total,
+            sampling=scheme,
+            num_records=num_records,
+        )
+    elif not noise_multiplier >= 0 or math.isinf(noise_multiplier):
+        raise ValueError(f"noise_multiplier is {noise_multiplier}: it must be finite, 0 or above.")
+    return dataclasses.replace(plan, steps=total, noise_multiplier=float(noise_multiplier))
+
+
+def positive(name: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError(f"{name} is {value!r}: it must be an integer, 1 or above.")
+    return value
