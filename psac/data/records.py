@@ -73,17 +73,22 @@ class ImageFiles(Dataset[tuple[Tensor, Tensor]]):
 
     @functools.cached_property
     def tensors(self) -> tuple[Tensor, Tensor]:
+        return self.stacked(torch.float32), self.labels
+
+    def stacked(self, dtype: torch.dtype) -> Tensor:
+        """All images: as float32 in [0, 1], or as uint8, a quarter of the size."""
         first = self[0][0]
-        inputs = torch.empty(len(self), *first.shape)
+        inputs = torch.empty(len(self), *first.shape, dtype=dtype)
         for number in range(len(self)):
             image = self[number][0]
             if image.shape != first.shape:
                 raise ValueError(
                     f"{self.name}: image {number} has the shape {list(image.shape)}, the first "
-                    f"one {list(first.shape)}. Pass size=64 or the like to make them alike."
+                    f"one {list(first.shape)}. Give a size, such as size=64 (in a recipe "
+                    "data_settings = {size = 64}), to make them alike."
                 )
-            inputs[number] = image
-        return inputs, self.labels
+            inputs[number] = (image * 255).round() if dtype == torch.uint8 else image
+        return inputs
 
 
 class TextRecords(Dataset[dict[str, Any]]):

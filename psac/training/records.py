@@ -67,20 +67,5 @@ def records_of(dataset: Any) -> Records:
             "one, such as data_settings = {attribute = 'Smiling'}."
         )
     if isinstance(dataset, data.ImageFiles):
-        return Records(_bytes_of(dataset), labels)
+        return Records(dataset.stacked(torch.uint8), labels)
     return Records(dataset.tensors[0], labels)
-
-
-def _bytes_of(images: Any) -> Tensor:
-    """All images as uint8."""
-    first = images[0][0]
-    pixels = torch.empty(len(images), *first.shape, dtype=torch.uint8)
-    for number in range(len(images)):
-        image = images[number][0]
-        if image.shape != first.shape:
-            raise ValueError(
-                f"data '{images.name}': image {number} has the shape {list(image.shape)}, the "
-                f"first {list(first.shape)}. Give a size, such as data_settings = {{size = 64}}."
-            )
-        pixels[number] = (image * 255).round().to(torch.uint8)
-    return pixels
