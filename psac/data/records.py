@@ -84,8 +84,8 @@ class ImageFiles(Dataset[tuple[Tensor, Tensor]]):
             if image.shape != first.shape:
                 raise ValueError(
                     f"{self.name}: image {number} has the shape {list(image.shape)}, the first "
-                    f"one {list(first.shape)}. Give a size, such as size=64 (in a recipe "
-                    "data_settings = {size = 64}), to make them alike."
+                    f"one {list(first.shape)}. Pass size=64 or the like to make them alike. Give a "
+                    "size in a recipe by data_settings = {size = 64}."
                 )
             inputs[number] = (image * 255).round() if dtype == torch.uint8 else image
         return inputs
