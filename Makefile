@@ -31,8 +31,8 @@ demo: setup  ## Train with DP-PSAC on Fashion-MNIST beside DP-SGD and Auto-S, an
 test: setup  ## Run the tests
 	$(RUN) -m pytest -q
 
-test-slow: setup  ## Run the tests marked slow
-	$(RUN) -m pytest -q -m slow
+test-slow: setup  ## Run the tests marked slow, and look for new counter-examples
+	PSAC_EXPLORE=1 $(RUN) -m pytest -q -m 'slow or hypothesis'
 
 mutations: setup  ## Break the library in many ways and see that tests catch each
 	$(RUN) -m tests.mutations

@@ -47,8 +47,10 @@ class Axis:
             places = _decades(low, high)
             low, high = (low, high) if tight and high > low else (places[0], places[-1])
         else:
-            if high - low < 1e-9 * max(abs(low), abs(high), 1e-9):
-                low, high = low - 0.5 * (abs(low) or 1.0), high + 0.5 * (abs(high) or 1.0)
+            size = max(abs(low), abs(high))
+            if high - low <= max(1e-9 * size, 1e-300):
+                room = 0.5 * size if size > 1e-300 else 0.5
+                low, high = low - room, high + room
             places = _round_places(low, high)
             if not tight or places[-1] < high + 0.03 * (high - low):  # a tick is near the end
                 high = places[-1]
