@@ -257,3 +257,26 @@ void psac_layer_norm(const Rows *g, const Rows *x, const float *mean, const floa
                            plain, scaled);
     }
 }
+
+/* --- Group norm: out[0][n][c] = sum over p of g, out[1][n][c] = sum of g (x - mean) rstd -----------
+ * g and x are [n, channels, positions], mean and rstd [n, groups], out [2, num_samples, channels]. */
+
+void psac_group_norm(const float *g, const float *x, const float *mean, const float *rstd,
+                     int64_t channels, int64_t groups, int64_t positions, float *out,
+                     int64_t num_samples, int64_t first, int64_t last) {
+    for (int64_t c = first * channels; c < last * channels; c++, out++) {
+        int64_t group = c / (channels / groups), p = 0;
+        vec plain = {0}, scaled = {0};
+        for (; p + W <= positions; p += W) {
+            vec grad = *(const vec *)(g + c * positions + p);
+            plain += grad;
+            scaled += grad * (*(const vec *)(x + c * positions + p) - mean[group]);
+        }
+        for (; p < positions; p++) {
+            plain[0] += g[c * positions + p];
+            scaled[0] += g[c * positions + p] * (x[c * positions + p] - mean[group]);
+        }
+        out[first * channels] = total(plain);
+        out[(first + num_samples) * channels] = total(scaled) * rstd[group];
+    }
+}
