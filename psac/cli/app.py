@@ -12,10 +12,10 @@ from typing import Annotated
 import typer
 
 from psac.cli.audit import audit
-from psac.cli.budget import calibrate, epsilon
 from psac.cli.data import get_data, list_data
 from psac.cli.demo import demo
 from psac.cli.mistakes import explain, readable_warnings
+from psac.cli.pricing import calibrate, epsilon
 from psac.cli.recipes import recipes
 from psac.cli.report import report
 from psac.cli.train import train

@@ -16,13 +16,14 @@ from rich.markup import escape
 from psac.cli import names
 from psac.cli.console import as_typed, console, errors
 from psac.cli.mistakes import typed
-from psac.cli.settings import with_settings
+from psac.cli.options import made_from_options
+from psac.cli.settings import settings
 
 if TYPE_CHECKING:
     from psac.training import Recipe, Run
 
 
-@with_settings
+@made_from_options(settings=settings)
 def train(
     recipe: Annotated[
         str | None,
