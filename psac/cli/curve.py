@@ -28,7 +28,8 @@ Points = list[tuple[int, float]]
 def points(found: dict[str, Any]) -> Points:
     """(steps, epsilon) from the first step to the last."""
     total = found["steps"]
-    places = sorted({max(1, total * k // POINTS) for k in range(POINTS)} - {total})
+    # Denser at the beginning, where the curve bends.
+    places = sorted({max(1, total * k * k // POINTS**2) for k in range(POINTS)} - {total})
     return [*((steps, _coarsely(found, steps)) for steps in places), (total, found["epsilon"])]
 
 
@@ -95,7 +96,7 @@ def write(path: Path, curve: Points, title: str) -> None:
     axes = figure.subplots()
     axes.plot([0, *(steps for steps, _ in curve)], [0.0, *(price for _, price in curve)])
     axes.set(xlabel="steps", ylabel="epsilon", xlim=(0, curve[-1][0]), ylim=(0, None))
-    axes.set_title(title, fontsize="small")
+    axes.set_title(title, fontsize="small", loc="left")
     axes.grid(alpha=0.3)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)

@@ -81,7 +81,7 @@ def _tell(
         rows = schemes.compared(asked, noise, target) if output.compare and finite else []
         drawn = curve.points(found) if finite and (output.plot or not output.quiet) else []
         if output.plot and drawn:
-            curve.write(output.plot, drawn, _sentences(found)[1])
+            curve.write(output.plot, drawn, "\n".join(_sentences(found)))
     if output.as_json:
         print(json.dumps(plain({**found, "accountant": "pld", "curve": drawn, "schemes": rows})))
         return

@@ -21,7 +21,7 @@ from psac.reporting import numerals
 
 METHODS = {
     ("poisson", "add-or-remove-one"): "the subsampled Gaussian itself, arXiv:2106.08567",
-    ("poisson", "replace-one"): "the subsampled Gaussian itself, as in dp-accounting",
+    ("poisson", "replace-one"): "the subsampled Gaussian itself, dp-accounting",
     ("fixed-size-without-replacement", "add-or-remove-one"): "as Poisson with half the noise, "
     "arXiv:2106.08567",
     ("fixed-size-with-replacement", "replace-one"): "an upper bound, arXiv:1807.01647 theorem 10",
