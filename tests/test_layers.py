@@ -11,6 +11,7 @@ ORDER = [
     "_compiling",
     "_noise_loops",
     "_torch_threads",
+    "locking",
     "randomness",
     "sampling",
     "loading",
