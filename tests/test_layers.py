@@ -27,6 +27,7 @@ ORDER = [
     "models",
     "training",
     "reporting",
+    "experiments",
     "cli",
     "__main__",
 ]

@@ -20,6 +20,7 @@ from psac.cli.data import get_data, list_data
 from psac.cli.demo import demo
 from psac.cli.recipes import recipes
 from psac.cli.report import report
+from psac.cli.table2 import table2
 from psac.cli.train import train
 from psac.cli.version import version
 
@@ -41,8 +42,14 @@ COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
         "data get": get_data,
         "version": version,
     },
+    "The paper": {
+        "paper table2": table2,
+    },
 }
-GROUPS = {"data": "Data sets: what there is, and fetching."}  # commands of two words
+GROUPS = {  # commands of two words
+    "data": "Data sets: what there is, and fetching.",
+    "paper": "Figures and tables of the DP-PSAC paper, made anew.",
+}
 state = {"debug": False}
 
 
