@@ -40,11 +40,16 @@ from psac.training.interruption import Interruption
 from psac.training.recipe import Recipe
 from psac.training.run import Run
 
-# Ctrl-C in a terminal reaches the children, too: it is this process that ends them.
-CHILD = (
-    "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); "
-    "from psac.training.child import main; main()"
-)
+# Ctrl-C in a terminal, and whoever ends a process group, reach the children, too: only this process
+# ends them, so that they are asked once.
+CHILD = """
+import signal
+for number in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(number, signal.SIG_IGN)
+from psac.training.child import main
+main()
+"""
+STOP = signal.SIGTERM if sys.platform == "win32" else signal.SIGUSR1
 POLL_SECONDS = 0.2
 
 
@@ -200,7 +205,7 @@ class _Child:
     def stop(self) -> None:
         """After the step at hand."""
         self.stopped = True
-        self.process.send_signal(signal.SIGTERM)
+        self.process.send_signal(STOP)
 
     def error(self) -> str | None:
         """Why the run is not finished; None if it is."""
