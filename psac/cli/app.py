@@ -1,23 +1,21 @@
 """The commands of `psac`: one file each, and one line each here.
 
-Exit codes: 0 done, 2 usage, 1 failure.  Errors are one message without a traceback, unless --debug
-is given before the command.
+What becomes of errors is in mistakes.py; --debug before the command shows their tracebacks.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-import psac
 from psac.cli.audit import audit
 from psac.cli.budget import calibrate, epsilon
-from psac.cli.console import console, errors
 from psac.cli.data import get_data, list_data
 from psac.cli.demo import demo
+from psac.cli.mistakes import explain, readable_warnings
 from psac.cli.recipes import recipes
 from psac.cli.report import report
 from psac.cli.table2 import table2
@@ -54,7 +52,7 @@ state = {"debug": False}
 
 
 def options(
-    debug: Annotated[bool, typer.Option(help="Show tracebacks of errors.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks of errors.")] = False,
 ) -> None:
     """Train neural networks on private data."""
     state["debug"] = debug
@@ -77,17 +75,13 @@ def assembled() -> typer.Typer:
 app = assembled()
 
 
-def main() -> None:
+def main(arguments: list[str] | None = None) -> None:
     """The entry point: errors become messages and exit codes."""
     try:
-        app()
-    except KeyboardInterrupt as stop:
-        folder: Any = getattr(stop, "folder", None)
-        again = f" To go on: psac train ... --run {folder} --resume" if folder else ""
-        console.print(f"[yellow]Stopped.{again}[/]")
-        sys.exit(1)
-    except (ValueError, TypeError, OSError, psac.PrivacyError, ImportError) as error:
+        with readable_warnings():
+            app(arguments, prog_name="psac")
+    except Exception as error:
         if state["debug"]:
             raise
-        errors.print(f"[bold red]Error:[/] {error}")
+        explain(error)
         sys.exit(1)

@@ -26,7 +26,7 @@ def demo(
     epochs: Annotated[float, typer.Option(help="Of each rule.")] = 5,
 ) -> None:
     """DP-PSAC beside DP-SGD and Auto-S on Fashion-MNIST, with a page to read."""
-    from psac.cli.view import View
+    from psac.cli.view import view_of
     from psac.reporting import report
     from psac.training import Run, load_recipe, train
 
@@ -36,7 +36,7 @@ def demo(
         # r is each rule's own; everything else is the same for all.
         recipe = load_recipe(name, rule=rule, **settings[rule])
         place = folder / f"{name}-{rule}"
-        with View(console, title) as view:
+        with view_of(console, title) as view:
             runs[title] = train(recipe, place, resume=Run(place).started, observer=view)
     console.print(_table(runs))
     pages = [report(run.folder) for run in runs.values()]

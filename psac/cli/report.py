@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from psac.cli.console import console
+from psac.cli.console import as_typed, console
 
 
 def report(
@@ -15,10 +15,12 @@ def report(
         list[Path], typer.Argument(help="Folders of runs: one, or several to compare.")
     ],
     output: Annotated[Path | None, typer.Option(help="Where the page goes.")] = None,
-    publish: Annotated[bool, typer.Option(help="Leave out what is not private.")] = False,
+    publish: Annotated[
+        bool, typer.Option("--publish", help="Leave out what is not private.")
+    ] = False,
 ) -> None:
     """Make the page of a run, or of several side by side."""
     from psac.reporting import report as write
 
     page = write(runs if len(runs) > 1 else runs[0], output=output, publish=publish)
-    console.print(str(page), soft_wrap=True)
+    console.print(as_typed(page), soft_wrap=True)

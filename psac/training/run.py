@@ -122,15 +122,15 @@ class Run:
         """A folder with a run in it: a second one would spend privacy that nobody counts."""
         if self.started or self.checkpoint_path.exists():
             raise RunError(
-                f"{self.folder} holds a run already. Pass resume=True to go on with it, or take "
-                "another folder: a second run on the same data adds to the privacy that is spent."
+                f"{self.folder} holds a run already. Go on with it (resume=True, or --resume), or "
+                "take another folder: a second run on the same data adds to what is spent."
             )
 
     def refuse_other(self, recipe: Recipe) -> None:
         """A folder without a run, or with that of another recipe."""
         if not self.started:
             raise RunError(
-                f"{self.folder} holds no run to go on with. Leave out resume=True to start one."
+                f"{self.folder} holds no run to go on with. To start one, do not ask to resume."
             )
         differences = self.recipe().differences(recipe)
         if differences:
