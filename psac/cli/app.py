@@ -13,11 +13,13 @@ import typer
 
 from psac.cli.audit import audit
 from psac.cli.budget import calibrate, epsilon
+from psac.cli.compare import compare
 from psac.cli.data import get_data, list_data
 from psac.cli.demo import demo
 from psac.cli.mistakes import explain, readable_warnings
 from psac.cli.recipes import recipes
 from psac.cli.report import report
+from psac.cli.sweep import sweep
 from psac.cli.table2 import table2
 from psac.cli.train import train
 from psac.cli.version import version
@@ -28,6 +30,8 @@ COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
         "demo": demo,
         "train": train,
         "report": report,
+        "compare": compare,
+        "sweep": sweep,
     },
     "Privacy": {
         "calibrate": calibrate,

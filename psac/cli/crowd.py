@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import (
@@ -16,8 +18,12 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from psac.cli.console import console, errors
+
 if TYPE_CHECKING:
-    from psac.training import Job
+    from psac.training import Job, Outcome
+
+Train = Callable[..., "list[Outcome]"]
 
 
 class CrowdView:
@@ -81,3 +87,21 @@ def _outcome(line: dict[str, Any]) -> str:
     if line["kind"] == "failed":
         return f"[bold red]failed[/]: {escape(line['message'])}"
     return {"found": "was finished before", "stopped": "[yellow]stopped[/], saved"}[line["kind"]]
+
+
+def trained(jobs: Sequence[Job], *, title: str, processes: int, train: Train | None = None) -> bool:
+    """Trains all jobs before the user's eyes and says whether all are finished.
+
+    `train` is `psac.training.train_many`, or does as it does.  Ctrl-C ends the command.
+    """
+    from psac.training import train_many
+
+    if any(job.recipe.seed is not None for job in jobs):
+        errors.print("[bold red]A seed is given: these runs are NOT private.[/]")
+    try:
+        with CrowdView(console, len(jobs), title) as view:
+            outcomes = (train or train_many)(jobs, processes=processes, watch=view.told)
+    except KeyboardInterrupt as stop:
+        errors.print(f"[yellow]Stopped.[/] {stop} The same command goes on.")
+        raise typer.Exit(1) from None
+    return not any(outcome.error for outcome in outcomes)

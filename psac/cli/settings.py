@@ -7,7 +7,8 @@ an error at once, so that recipes and options cannot drift apart.
     @with_settings
     def command(recipe: str, *, settings: dict[str, Any]) -> None: ...
 
-gives the command an option for each, and what was typed as `settings`.
+gives the command an option for each, and what was typed as `settings`.  A parameter of the command
+that has the name of a setting takes the place of that option.
 """
 
 from __future__ import annotations
@@ -68,15 +69,16 @@ SETTINGS: dict[str, Row] = {
 def with_settings(command: Callable[..., None]) -> Callable[..., None]:
     """The command with these options in place of its parameter `settings`."""
     signature = inspect.signature(command, eval_str=True)
-    own = [each for name, each in signature.parameters.items() if name != "settings"]
+    own = {name: each for name, each in signature.parameters.items() if name != "settings"}
+    offered = [name for name in SETTINGS if name not in own]
 
     @functools.wraps(command)
     def with_options(**given: Any) -> None:
-        settings = {name: given.pop(name) for name in SETTINGS}
+        settings = {name: given.pop(name) for name in offered}
         command(**given, settings=_as_given(settings))
 
-    options = [_option(field) for field in dataclasses.fields(Recipe)]
-    keyword = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own]
+    options = [_option(field) for field in dataclasses.fields(Recipe) if field.name in offered]
+    keyword = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own.values()]
     with_options.__signature__ = inspect.Signature(keyword + options)  # type: ignore[attr-defined]
     return with_options
 

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from psac.cli.console import console
-from psac.cli.crowd import CrowdView
+from psac.cli.console import as_typed, console
+from psac.cli.crowd import trained
+from psac.cli.mistakes import typed
 
 if TYPE_CHECKING:
     from psac.experiments.table2 import Study
@@ -32,13 +33,15 @@ def table2(
     from psac.experiments.table2 import studies
 
     table, failed = studies(results, runs), False
-    for study in _chosen(table, rows) if not write_only else []:
+    with typed():
+        chosen = _chosen(table, rows)
+    for study in chosen if not write_only else []:
         for stage, jobs in study.stages():
-            with CrowdView(console, len(jobs), f"{study.row.title}, {stage}") as view:
-                outcomes = study.train(jobs, processes=processes, watch=view.told)
-            failed = failed or any(outcome.error for outcome in outcomes)
+            title = f"{study.row.title}, {stage}"
+            done = trained(jobs, title=title, processes=processes, train=study.train)
+            failed = failed or not done
             write_table(table, results)
-    console.print(f"The table: [bold]{write_table(table, results)}[/]")
+    console.print(f"The table: [bold]{as_typed(write_table(table, results))}[/]", soft_wrap=True)
     if failed:
         raise typer.Exit(1)
 

@@ -101,7 +101,7 @@ def train_many(
     if interruption.requested:
         raise KeyboardInterrupt(
             f"{sum(Run(job.folder).finished for job in jobs)} of {len(jobs)} runs are finished. "
-            "The others are saved, and go on when this is called again."
+            "The others are saved, as far as they came."
         )
     return [crew.outcomes[job.folder] for job in jobs]
 

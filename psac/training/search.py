@@ -4,7 +4,7 @@
     drawn(recipe, {"learning_rate": (0.1, 10)}, expected_runs=10)      a random number of recipes
 
 What tuning costs depends on it.  Whoever tries a grid and releases the best has used all runs, and
-their prices add up.  If instead the number of runs is drawn from the logarithmic distribution with mean
+their prices add up.  If instead the number of runs is drawn from a logarithmic distribution of mean
 `expected_runs`, each run draws its settings anew, and nothing but the best run is ever released,
 then the price is that of `psac.tuned_epsilon`, far lower (Papernot and Steinke, arXiv:2110.03620).
 

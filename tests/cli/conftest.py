@@ -96,6 +96,22 @@ def place(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.fixture
+def at_once(monkeypatch):
+    """Many runs are made one after the other in this process: children take seconds to start."""
+    import psac.training
+    from psac.training import Run, train
+
+    def train_here(jobs, *, processes, watch):
+        for job in jobs:
+            found = train(job.recipe, job.folder, resume=Run(job.folder).started)
+            for line in found.metrics():
+                watch(job, line)
+        return [psac.training.Outcome(job) for job in jobs]
+
+    monkeypatch.setattr(psac.training, "train_many", train_here)
+
+
 @pytest.fixture(autouse=True)
 def _one_thread():
     """These steps are shorter than waiting for others."""
