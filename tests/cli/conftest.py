@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from typing import NamedTuple
 
@@ -104,7 +105,9 @@ def at_once(monkeypatch):
 
     def train_here(jobs, *, processes, watch):
         for job in jobs:
-            found = train(job.recipe, job.folder, resume=Run(job.folder).started)
+            with warnings.catch_warnings():  # those of a child are not seen either
+                warnings.simplefilter("ignore")
+                found = train(job.recipe, job.folder, resume=Run(job.folder).started)
             for line in found.metrics():
                 watch(job, line)
         return [psac.training.Outcome(job) for job in jobs]
