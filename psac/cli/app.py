@@ -13,6 +13,7 @@ import typer
 
 from psac.cli.audit import audit
 from psac.cli.budget import calibrate, epsilon
+from psac.cli.check import check
 from psac.cli.compare import compare
 from psac.cli.data import get_data, list_data
 from psac.cli.demo import demo
@@ -37,6 +38,7 @@ COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
         "calibrate": calibrate,
         "epsilon": epsilon,
         "audit": audit,
+        "check": check,
     },
     "What there is": {
         "recipes": recipes,

@@ -13,6 +13,7 @@ import itertools
 import json
 import math
 import statistics
+import warnings
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -146,7 +147,10 @@ def welch(a: Sequence[float], b: Sequence[float]) -> tuple[float, float, float]:
 
     if statistics.variance(a) + statistics.variance(b) < 1e-18:  # no spread, no test
         return math.nan, math.nan, math.nan
-    test: Any = stats.ttest_ind(a, b, equal_var=False)
+    with warnings.catch_warnings():
+        # One of both may well be constant; the variance of the other is what counts then.
+        warnings.filterwarnings("ignore", "Precision loss", RuntimeWarning)
+        test: Any = stats.ttest_ind(a, b, equal_var=False)
     interval = test.confidence_interval(0.95)
     return float(interval.low), float(interval.high), float(test.pvalue)
 

@@ -33,6 +33,7 @@ def test_rules_are_compared_by_runs_of_the_same_settings(compared, place):
     assert {text.split(":")[0] for text in differences} == {"rule", "r", "learning_rate"}
 
 
+@pytest.mark.filterwarnings("ignore:Precision loss")
 def test_the_comparison_is_that_of_the_runs(compared, place):
     folder = place / "runs" / "compare-mine"
     found = json.loads((folder / "compare.json").read_text())
