@@ -12,12 +12,13 @@ from typing import Annotated
 import typer
 
 from psac.cli.audit import audit
-from psac.cli.budget import calibrate, epsilon
 from psac.cli.check import check
 from psac.cli.compare import compare
 from psac.cli.data import get_data, list_data
 from psac.cli.demo import demo
 from psac.cli.mistakes import explain, readable_warnings
+from psac.cli.predict import predict
+from psac.cli.pricing import calibrate, epsilon
 from psac.cli.recipes import recipes
 from psac.cli.report import report
 from psac.cli.sweep import sweep
@@ -31,6 +32,7 @@ COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
         "demo": demo,
         "train": train,
         "report": report,
+        "predict": predict,
         "compare": compare,
         "sweep": sweep,
     },

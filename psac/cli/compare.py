@@ -12,8 +12,9 @@ from psac.cli import names
 from psac.cli.console import as_typed, console
 from psac.cli.crowd import trained
 from psac.cli.mistakes import typed
-from psac.cli.price import price_of_all
-from psac.cli.settings import with_settings
+from psac.cli.options import made_from_options
+from psac.cli.settings import settings
+from psac.cli.together import price_of_all
 
 if TYPE_CHECKING:
     from psac.reporting.statistics import Comparison, Group
@@ -23,7 +24,7 @@ RULES = ["psac", "abadi", "auto_s"]
 OF_A_RULE = ("r", "bound", "scale", "learning_rate")
 
 
-@with_settings
+@made_from_options(settings=settings)
 def compare(
     recipe: Annotated[
         str,

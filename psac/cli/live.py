@@ -14,7 +14,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from psac.cli.progress import NOT_PRIVATE, SPARKS, Progress, clock, sparks
+from psac.cli.progress import NOT_PRIVATE, SPARKS, Progress, clock, price, sparks
 
 BAR = 40
 
@@ -53,11 +53,11 @@ class Live:
         return self._training() if self._progress.facts else self._waiting
 
     def _line(self, end: dict[str, Any]) -> Text:
-        epsilon = "infinite" if end["epsilon"] is None else f"{end['epsilon']:.3f}"
         return Text.assemble(
             ("✓ ", "bold green"),
             (self._progress.title, "bold"),
-            f"  {end['accuracy']:.1%} at epsilon {epsilon}, in {clock(end['seconds'])}",
+            f"  {end['accuracy']:.1%} at epsilon {price(end['epsilon'])}, in "
+            f"{clock(end['seconds'])}",
         )
 
     def _training(self) -> Group:

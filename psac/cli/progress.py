@@ -1,7 +1,8 @@
 """How far a run is, in words: from the lines that training writes.
 
 Two groups of figures: those that the guarantee covers, or that are public, and those that come from
-private records without noise.  A held-out part of private records makes the accuracy one of these.
+private records without noise.  Such are the samples in a second, as the size of a batch is secret,
+and the accuracy on records that were held out of training.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import statistics
 import time
 from collections.abc import Sequence
 from typing import Any
+
+from psac.reporting import numerals
 
 NOT_PRIVATE = "not private"
 BLOCKS = "▁▂▃▄▅▆▇█"
@@ -54,7 +57,7 @@ class Progress:
         """What is trained on, and what protects it."""
         facts = self.facts
         own = abs(facts["delta"] * 10 * facts["num_records"] - 1) < 1e-9
-        delta = f"delta {facts['delta']:.2g}{' = 1 / (10 records)' if own else ''}"
+        delta = f"delta {numerals.delta(facts['delta'])}{' = 1 / (10 records)' if own else ''}"
         return (
             f"{facts['rule']} on {facts['num_records']:,} records, {facts['sampling']} batches of "
             f"{facts['expected_batch_size']:,}",
@@ -70,13 +73,11 @@ class Progress:
     def public(self) -> dict[str, str]:
         """The figures that may be shown to anyone, by their names."""
         figures = {} if self._accuracy_is_sensitive else self._accuracy()
-        planned, spent = self.facts["planned_epsilon"], self.epsilon
-        if self.epsilon is not None:
-            figures["epsilon"] = f"{spent:.3f} of {planned:.3f}"
-        elif planned is None:
+        planned = self.facts["planned_epsilon"]
+        if planned is None:
             figures["epsilon"] = "infinite"
-        if self._last:
-            figures["speed"] = f"{self._last['samples_per_second']:,.0f} samples/s"
+        elif self.epsilon is not None:
+            figures["epsilon"] = f"{numerals.epsilon(self.epsilon)} of {numerals.epsilon(planned)}"
         if (left := self.seconds_left()) is not None:
             figures["left"] = clock(left)
         return figures
@@ -88,6 +89,7 @@ class Progress:
             loss = self._last["loss"]
             figures["loss"] = "not finite" if loss is None else f"{loss:.3f}"
             figures["weights"] = weights(self._last["weights"])
+            figures["speed"] = f"{self._last['samples_per_second']:,.0f} samples/s"
         return figures
 
     @property
@@ -118,6 +120,11 @@ def weights(line: dict[str, Any]) -> str:
         return "none"
     low, high = (10 ** line["log10_edges"][end] for end in (0, -1))
     return f"{low:.2g} {sparks(line['counts'])} {high:.2g}"
+
+
+def price(epsilon: float | None) -> str:
+    """As it is written in JSON, where null is infinite; rounded up."""
+    return numerals.epsilon(float("inf") if epsilon is None else epsilon)
 
 
 def sparks(values: Sequence[float]) -> str:

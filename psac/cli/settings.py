@@ -4,19 +4,16 @@ Type, flag and default follow from the field of `Recipe`; a row adds where it st
 it means and which names the shell completes.  A field without a row, or a row without a field, is
 an error at once, so that recipes and options cannot drift apart.
 
-    @with_settings
+    @made_from_options(settings=settings)
     def command(recipe: str, *, settings: dict[str, Any]) -> None: ...
 
-gives the command an option for each, and what was typed as `settings`.  A parameter of the command
-that has the name of a setting takes the place of that option.
+gives the command an option for each, and what was typed as a dict.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import functools
 import inspect
-from collections.abc import Callable
 from typing import Annotated, Any, NamedTuple
 
 import typer
@@ -66,23 +63,6 @@ SETTINGS: dict[str, Row] = {
 }
 
 
-def with_settings(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with these options in place of its parameter `settings`."""
-    signature = inspect.signature(command, eval_str=True)
-    own = {name: each for name, each in signature.parameters.items() if name != "settings"}
-    offered = [name for name in SETTINGS if name not in own]
-
-    @functools.wraps(command)
-    def with_options(**given: Any) -> None:
-        settings = {name: given.pop(name) for name in offered}
-        command(**given, settings=_as_given(settings))
-
-    options = [_option(field) for field in dataclasses.fields(Recipe) if field.name in offered]
-    keyword = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own.values()]
-    with_options.__signature__ = inspect.Signature(keyword + options)  # type: ignore[attr-defined]
-    return with_options
-
-
 def _option(field: dataclasses.Field) -> inspect.Parameter:
     name, row = field.name, SETTINGS[field.name]
     default = row.default or (
@@ -120,13 +100,18 @@ def _type(name: str) -> Any:
     return float | None if name in RANGES else str | None
 
 
-def _as_given(settings: dict[str, Any]) -> dict[str, Any]:
+def settings(**options: Any) -> dict[str, Any]:
     """Those that were typed; tables as tables."""
-    given = {name: value for name, value in settings.items() if value not in (None, [])}
+    given = {name: value for name, value in options.items() if value not in (None, [])}
     for name in TABLES:
         if name in given:
             given[name] = dict(_pair(name, text) for text in given[name])
     return given
+
+
+settings.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+    [_option(field) for field in dataclasses.fields(Recipe)]
+)
 
 
 def _pair(option: str, text: str) -> tuple[str, Any]:
@@ -138,7 +123,7 @@ def _pair(option: str, text: str) -> tuple[str, Any]:
     name, equals, value = text.partition("=")
     if not (name and equals):
         flag = f"--{option.replace('_', '-')}"
-        raise typer.BadParameter(f"{flag} is '{text}': give {PAIR}, such as size=64.")
+        raise ValueError(f"{flag} is '{text}': give {PAIR}, such as size=64.")
     try:
         return name, tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:

@@ -12,9 +12,10 @@ from psac.cli import names
 from psac.cli.console import as_typed, console
 from psac.cli.crowd import trained
 from psac.cli.mistakes import typed
-from psac.cli.price import Price, price_of_all
-from psac.cli.settings import with_settings
+from psac.cli.options import made_from_options
+from psac.cli.settings import settings
 from psac.cli.sweep_plan import Plan
+from psac.cli.together import Price, price_of_all
 
 if TYPE_CHECKING:
     from psac.reporting.runs import Run
@@ -26,7 +27,7 @@ HELD_OUT = (
 )
 
 
-@with_settings
+@made_from_options(settings=settings)
 def sweep(
     recipe: Annotated[
         str,

@@ -5,6 +5,7 @@ Ctrl-C, or SIGTERM, ends it after the step at hand, saves, and says how to go on
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shlex
 from pathlib import Path
@@ -16,13 +17,16 @@ from rich.markup import escape
 from psac.cli import names
 from psac.cli.console import as_typed, console, errors
 from psac.cli.mistakes import typed
-from psac.cli.settings import with_settings
+from psac.cli.options import made_from_options
+from psac.cli.progress import price
+from psac.cli.settings import settings
+from psac.reporting import numerals
 
 if TYPE_CHECKING:
     from psac.training import Recipe, Run
 
 
-@with_settings
+@made_from_options(settings=settings)
 def train(
     recipe: Annotated[
         str | None,
@@ -48,12 +52,17 @@ def train(
     as_json: Annotated[
         bool, typer.Option("--json", help="JSON lines on stdout, and nothing else there.")
     ] = False,
+    tensorboard: Annotated[
+        bool, typer.Option("--tensorboard", help="Also log to RUN/tensorboard.")
+    ] = False,
     *,
     settings: dict[str, Any],
 ) -> None:
     """Train a private model, and write its report page."""
     from psac.cli.view import view_of
     from psac.training import train as trained
+    from psac.training.observer import Together
+    from psac.training.tensorboard import TensorBoard
 
     if label is not None:
         settings["data_settings"] = {**settings.get("data_settings", {}), "label": label}
@@ -63,8 +72,12 @@ def train(
             raise ValueError("--quiet and --json exclude each other: --json is quiet already.")
         chosen = _recipe(recipe, folder, resume, settings)
     try:
-        with view_of(console, title, quiet=quiet, as_json=as_json) as view:
-            done = trained(chosen, folder, resume=resume, observer=view)
+        with contextlib.ExitStack() as open_:
+            observer = open_.enter_context(view_of(console, title, quiet=quiet, as_json=as_json))
+            if tensorboard:
+                log = open_.enter_context(TensorBoard(folder / "tensorboard"))
+                observer = Together(observer, log)
+            done = trained(chosen, folder, resume=resume, observer=observer)
     except KeyboardInterrupt:
         _say_how_to_go_on(folder, as_json)
         raise typer.Exit(1) from None
@@ -132,11 +145,10 @@ def _say_what_came_out(run: Run, quiet: bool, as_json: bool) -> None:
 
 
 def result_line(summary: dict[str, Any]) -> str:
-    epsilon = "infinite" if summary["epsilon"] is None else f"{summary['epsilon']:.3f}"
     kind = "" if summary["secure"] else ", NOT private (a seed was given)"
     return (
-        f"accuracy {summary['accuracy']:.2%} on {summary['split']} records, epsilon {epsilon} "
-        f"at delta {summary['delta']:.2g}{kind}"
+        f"accuracy {summary['accuracy']:.2%} on {summary['split']} records, epsilon "
+        f"{price(summary['epsilon'])} at delta {numerals.delta(summary['delta'])}{kind}"
     )
 
 

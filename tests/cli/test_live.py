@@ -53,10 +53,10 @@ def test_the_picture_tells_place_price_and_speed(console):
     view.stepped(STEP)
     view.evaluated(EVALUATION)
     picture = plain(seen(console, view))
-    for words in ("step 50 of 100", "left", "87.6% on test records", "1.250 of 2.000", "1,234 sam"):
+    for words in ("step 50 of 100", "left", "87.6% on test records", "1.25 of 2.00", "1,234 sam"):
         assert words in picture
     view.ended(END)
-    assert plain(seen(console, view)) == "✓ mine  90.0% at epsilon 2.000, in 1:15"
+    assert plain(seen(console, view)) == "✓ mine  90.0% at epsilon 2.00, in 1:15"
 
 
 def test_what_is_not_private_stands_below_a_line_that_says_so(console):

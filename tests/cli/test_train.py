@@ -61,7 +61,7 @@ def test_a_run_can_be_described_by_options_alone(call, place):
     done = call("train", *DIRECT)
     assert done.code == 0, done.err
     assert Run(place / "runs" / "records-linear").finished
-    assert "delta 0.0005 = 1 / (10 records)" in done.out
+    assert "delta 5e-4 = 1 / (10 records)" in done.out
 
 
 def test_a_run_is_told_in_lines_where_there_is_no_terminal(call, place):
@@ -75,7 +75,7 @@ def test_a_run_is_told_in_lines_where_there_is_no_terminal(call, place):
     public, sensitive = lines[0].split("; not private: ")
     assert public.startswith("  step 1 of 1: accuracy ")
     assert "epsilon 0." in public
-    assert "samples/s" in public
+    assert "samples/s" in sensitive
     assert "loss 0.6" in sensitive
     assert "weights " in sensitive
     assert "loss" not in public
@@ -178,6 +178,12 @@ def test_ctrl_c_saves_and_the_command_that_is_printed_goes_on(place, start):
     resumed.send_signal(signal.SIGINT)
     out, _ = resumed.communicate(timeout=60)
     assert json.loads(out.splitlines()[-1])["step"] >= stopped["step"]
+
+
+def test_a_log_for_tensorboard_is_beside_the_run(call, place):
+    done = call("train", "mine.toml", "--tensorboard", *SHORT)
+    assert done.code == 0, done.err
+    assert len(list((place / "runs" / "mine" / "tensorboard").glob("events.*"))) == 1
 
 
 @pytest.mark.parametrize("seconds", [30.0, 0.0])
