@@ -28,6 +28,7 @@ ORDER = [
     "models",
     "training",
     "reporting",
+    "experiments",
     "cli",
     "__main__",
 ]
