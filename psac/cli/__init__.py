@@ -1,6 +1,8 @@
 """The command line: `psac --help`.
 
-app     the commands, each a thin layer over the library
-demo    the first ten minutes: three rules on one budget, and a report
-view    what a person sees while a run trains
+app       the commands in one table, and what becomes of errors
+console   where they write
+view      what a person sees while a run trains
+
+Each command has the file of its name; `calibrate` and `epsilon` share budget.
 """

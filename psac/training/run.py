@@ -8,6 +8,7 @@
     model.safetensors       the trained model; its header says how to build it, and its epsilon
     predictions.json        its surest mistakes, on public test records only
     summary.json            the results; there as soon as the run is finished
+    .lock                   held by the process that trains, by its number (`psac.locking`)
 
 Guarantees: a kill at any moment leaves every file whole, in its old version or its new one, save
 for the last line of metrics.jsonl, which is dropped when the run goes on.  The ledger is written
@@ -20,9 +21,10 @@ summary.json was computed from private records without noise.  Keep the checkpoi
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,7 @@ from torch import nn
 from psac import models
 from psac.accounting import Ledger
 from psac.checkpoint import write_atomically
+from psac.locking import Locked, locked
 from psac.training import metrics
 from psac.training.recipe import Recipe
 
@@ -52,6 +55,7 @@ class Run:
         self.model_path = self.folder / "model.safetensors"
         self.predictions_path = self.folder / "predictions.json"
         self.summary_path = self.folder / "summary.json"
+        self.lock_path = self.folder / ".lock"
 
     # What is there
     @property
@@ -93,6 +97,27 @@ class Run:
         return model.eval()
 
     # Beginning and going on
+    def refuse(self, recipe: Recipe, *, resume: bool) -> None:
+        """Raises if the folder is not fit to begin this run in, or to go on with it."""
+        if resume:
+            self.refuse_other(recipe)
+        else:
+            self.refuse_occupied()
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Held by one process at a time, while it trains in the folder, which is made."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with contextlib.ExitStack() as held:
+            try:
+                held.enter_context(locked(self.lock_path, wait=False))
+            except Locked as error:
+                raise RunError(
+                    f"process {error.process} is training in {self.folder} at this moment. Wait "
+                    "for its end or stop it (Ctrl-C saves), or take another folder."
+                ) from error
+            yield
+
     def refuse_occupied(self) -> None:
         """A folder with a run in it: a second one would spend privacy that nobody counts."""
         if self.started or self.checkpoint_path.exists():

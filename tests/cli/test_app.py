@@ -93,7 +93,7 @@ def test_recipes_data_and_version_are_listed():
 
 
 def test_the_commands_are_those_that_users_know():
-    names = {command.name or command.callback.__name__ for command in app.registered_commands}
+    names = {command.name for command in app.registered_commands}
     assert names == {
         "train",
         "report",
