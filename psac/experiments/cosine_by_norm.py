@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from psac.experiments.exhibit import Data, Exhibit, Folder
 from psac.experiments.observed import calibrated, observed
+from psac.experiments.result_files import settings_of
 from psac.experiments.sample_gradients import cosines, gradients_of
 from psac.experiments.theme import Theme, label, panels
 from psac.training.recipe import Recipe
@@ -39,13 +40,17 @@ class Task:
     recipe: Recipe
     every: int
 
+    @property
+    def asked(self) -> Data:
+        return {"recipe": settings_of(self.recipe), "every": self.every}
+
 
 def compute(folder: Folder, tasks: list[Task]) -> Data:
     """The tasks whose data set is there; the names of the others are under `missing`."""
     from psac import data
 
     known = [task for task in tasks if task.recipe.data in data.names()]
-    found = {task.name: folder.run(task.name, _run_of(task)) for task in known}
+    found = {task.name: folder.run(task.name, task.asked, _run_of(task)) for task in known}
     missing = [task.name for task in tasks if task not in known]
     curves = {
         task.name: {"title": task.title, **found[task.name], **averages(found[task.name])}
@@ -159,7 +164,7 @@ def caption(data: Data) -> str:
 
 
 def _said(curve: Data) -> str:
-    recipe, deciles = curve["recipe"], curve["deciles"]
+    recipe, deciles = curve["asked"]["recipe"], curve["deciles"]
     return (
         f"{curve['title']}: B = {recipe['batch_size']}, lr = {recipe['learning_rate']:g}, C = "
         f"{recipe['bound']:g}, delta = {recipe['delta']:g}, {recipe['epochs']:g} epochs = "
@@ -195,9 +200,7 @@ def exhibit(name: str, title: str, tasks: list[Task]) -> Exhibit:
         name=name,
         title=title,
         command=f"psac paper {name}",
-        settings={
-            task.name: {"every": task.every, **dataclasses.asdict(task.recipe)} for task in tasks
-        },
+        settings={task.name: task.asked for task in tasks},
         compute=lambda folder: compute(folder, tasks),
         rows=rows,
         draw=draw,

@@ -7,7 +7,7 @@
                        runs/           one file per finished run, if it needs runs
 
 `make` computes what is not there yet and draws the rest anew.  Guarantees: a run that is finished
-is never repeated; pictures and caption are functions of data.json alone.
+of the same settings is never repeated; pictures and caption are functions of data.json alone.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import datetime
+import hashlib
 import io
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -41,13 +42,20 @@ class Folder:
     def __init__(self, path: Path, note: Note) -> None:
         self.path, self.note = path, note
 
-    def run(self, name: str, compute: Callable[[Path], Data]) -> Data:
-        """The finished run of this name; else `compute(checkpoint)`, which is then kept."""
-        kept = self.path / "runs" / f"{name}.json"
+    def run(self, name: str, asked: Mapping[str, Any], compute: Callable[[Path], Data]) -> Data:
+        """The finished run of this name; else `compute(checkpoint)`, which is then kept.
+
+        `asked` is all that it depends on: a run that was asked for something else is not taken.
+        """
+        kept, text = self.path / "runs" / f"{name}.json", json.dumps(asked, sort_keys=True)
         if kept.exists():
-            return json.loads(kept.read_text())
+            found = json.loads(kept.read_text())
+            if found["asked"] == json.loads(text):
+                return found
         self.note(f"{self.path.name}: {name}")
-        found = compute(Path("runs") / "paper" / self.path.name / f"{name}.safetensors")
+        digest = hashlib.sha256(text.encode()).hexdigest()[:8]
+        checkpoint = Path("runs") / "paper" / self.path.name / f"{name}-{digest}.safetensors"
+        found = {"asked": json.loads(text), **compute(checkpoint)}
         write(kept, json.dumps(found, indent=1))
         return found
 

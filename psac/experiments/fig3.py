@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from psac.clipping import PSAC, Abadi, AutoS, ClippingRule
 from psac.experiments.exhibit import Data, Exhibit, Folder
 from psac.experiments.observed import calibrated, observed
+from psac.experiments.result_files import settings_of
 from psac.experiments.sample_gradients import cosines, gradients_of
 from psac.experiments.theme import NAMES, Theme, label, legend, panels
 from psac.training.shipped import load_recipe
@@ -66,6 +67,7 @@ def compute(folder: Folder) -> Data:
             asked = dataclasses.replace(recipe, rule=rule, r=R, seed=seed)
             run = folder.run(
                 f"{rule}-seed{seed}",
+                {"recipe": settings_of(asked), "every": EVERY, "rules": [*RULES]},
                 lambda path, asked=asked: observed(
                     asked, splits, path, measure=measure, every=EVERY
                 ),
@@ -165,7 +167,7 @@ def caption(data: Data) -> str:
     for rule in RULES:
         means = [statistics.fmean(pooled(data, kind, rule)) for kind in ("cosine", "noisy")]
         table.append(f"| {TITLES[rule]} | {means[0]:.4f} | {means[1]:.4f} |")
-    recipe = run["recipe"]
+    recipe = run["asked"]["recipe"]
     return (
         "Cosine between the weighted mean of a batch and its true mean on Fashion-MNIST: five runs "
         f"each by DP-PSAC and Auto-S with r = {R:g} (seeds {', '.join(map(str, SEEDS))}), every "

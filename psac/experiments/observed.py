@@ -44,9 +44,8 @@ def observed(
     measure: Measure | None = None,
     every: int = 1,
 ) -> dict[str, Any]:
-    """The run's settings, what was measured, and its accuracy on the test records."""
-    recipe = whole_batches(recipe)
-    private = started(recipe, splits)
+    """What was measured, and the run's accuracy on the test records."""
+    private = started(whole_batches(recipe), splits)
     found: list[dict[str, Any]] = []
     checkpoint.parent.mkdir(parents=True, exist_ok=True)
     if checkpoint.exists():
@@ -61,7 +60,6 @@ def observed(
     checkpoint.unlink(missing_ok=True)
     journal_of(checkpoint).unlink(missing_ok=True)
     return {
-        "recipe": {k: v for k, v in dataclasses.asdict(recipe).items() if v not in (None, {})},
         "noise_multiplier": private.noise_multiplier,
         "steps": private.planned_steps,
         "accuracy": accuracy,

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from scipy import optimize
@@ -44,7 +45,8 @@ class Skewed:
             found = gradient + self.heights
             return float(np.sum(shares * weight(np.abs(found)) * found))
 
-        return abs(float(optimize.brentq(expected, -self.height, self.height, xtol=1e-14)))
+        found: Any = optimize.brentq(expected, -self.height, self.height, xtol=1e-14)
+        return abs(float(found))
 
     def smallest_gradient(
         self,

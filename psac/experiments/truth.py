@@ -7,7 +7,7 @@ vanish, with the bounds on it, over r.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -28,6 +28,18 @@ PARAMETERS, NOISE, BATCH = 160, 1.0, 4  # much noise: else Theorem 2 asks for to
 STEPS = [100, 330, 1000, 3300, 10_000, 33_000, 100_000, 330_000]
 REPETITIONS, SEED = 8, 6
 REGULARISERS = np.logspace(-4, 0, 33).tolist()
+SETTINGS = {
+    "r": R,
+    "start": START,
+    "parameters": PARAMETERS,
+    "noise_multiplier": NOISE,
+    "batch_size": BATCH,
+    "repetitions": REPETITIONS,
+    "seed": SEED,
+    "steps": STEPS,
+    "regularisers": REGULARISERS,
+}
+VARIED = ("steps", "regularisers")  # a run has its own number of steps, and needs no others
 
 
 def compute(folder: Folder) -> Data:
@@ -35,7 +47,10 @@ def compute(folder: Folder) -> Data:
     schedule = Schedule(
         num_parameters=PARAMETERS, noise_multiplier=NOISE, batch_size=BATCH, num_steps=1
     )
-    runs = [folder.run(f"steps{count}", lambda _, count=count: run(count)) for count in STEPS]
+    runs = [
+        folder.run(f"steps{count}", asked(count), lambda _, count=count: run(count))
+        for count in STEPS
+    ]
     rests = []
     for r in REGULARISERS:
         matched = float(theory.matched_regulariser(r))
@@ -57,6 +72,10 @@ def compute(folder: Folder) -> Data:
         "runs": runs,
         "rests": rests,
     }
+
+
+def asked(num_steps: int) -> Data:
+    return {"steps": num_steps, **{k: v for k, v in SETTINGS.items() if k not in VARIED}}
 
 
 def run(num_steps: int) -> Data:
@@ -147,7 +166,7 @@ def _over_r(axes: Axes, theme: Theme, data: Data) -> None:
     for rule, name in names.items():
         axes.plot(r, [rest[rule] for rest in data["rests"]], **line(theme, rule), label=name)
     for rule, name in (("psac", "bound for DP-PSAC"), ("auto_s", "bound for Auto-S")):
-        style = line(theme, rule) | {"linewidth": 1.2, "alpha": 0.75}
+        style: dict[str, Any] = {**line(theme, rule), "linewidth": 1.2, "alpha": 0.75}
         axes.plot(r, [rest[f"{rule}_bound"] for rest in data["rests"]], **style, label=name)
     axes.axhline(
         data["edge"],
@@ -185,17 +204,7 @@ TRUTH = Exhibit(
     name="truth",
     title="Bounds beside the truth",
     command="psac theory",
-    settings={
-        "r": R,
-        "start": START,
-        "parameters": PARAMETERS,
-        "noise_multiplier": NOISE,
-        "batch_size": BATCH,
-        "steps": STEPS,
-        "repetitions": REPETITIONS,
-        "seed": SEED,
-        "regularisers": REGULARISERS,
-    },
+    settings=SETTINGS,
     compute=compute,
     rows=rows,
     draw=draw,

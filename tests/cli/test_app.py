@@ -103,4 +103,5 @@ def test_the_commands_are_those_that_users_know():
         "audit",
         "recipes",
         "version",
+        "theory",
     }
