@@ -81,6 +81,15 @@ def crossing(data: Data, curve: Data) -> float | None:
 
 
 def caption(data: Data) -> str:
+    return (
+        "What is left of the bound on the gradient for any number of steps, over r, by the proof "
+        "of the paper's Theorem 2 for both rules. Dotted: tau0 / (1 - tau1), what the simple "
+        "bound leaves for any rule and any r; below it, it is what counts.\n\n"
+        "**Beside the paper.** " + verdict(data)
+    )
+
+
+def verdict(data: Data) -> str:
     crossings = []
     for curve in data["curves"]:
         found = crossing(data, curve)
@@ -88,12 +97,8 @@ def caption(data: Data) -> str:
         crossings.append(f"{up_to} at tau0 = {curve['tau0']:g}")
     below = all(a < b for c in data["curves"] for a, b in zip(c["matched"], c["psac"], strict=True))
     return (
-        "What is left of the bound on the gradient for any number of steps, over r, by the proof "
-        "of the paper's Theorem 2 for both rules. Dotted: tau0 / (1 - tau1), what the simple "
-        "bound leaves for any rule and any r; below it, it is what counts.\n\n"
-        "**Beside the paper.** Agrees: r^-1/2 against r^-1 "
-        f"at equal r; DP-PSAC's bound is the lower one {', '.join(crossings)}. The caveat: at "
-        "equal largest weight Auto-S has the "
+        "Agrees: r^-1/2 against r^-1 at equal r; DP-PSAC's bound is the lower one "
+        f"{', '.join(crossings)}. The caveat: at equal largest weight Auto-S has the "
         + ("lower bound for every r and tau0 here" if below else "lower bound for some r only")
         + ", and the shorter proof of `psac.theory.simple` has no term in 1/r for either."
     )

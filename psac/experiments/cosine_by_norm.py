@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from psac.experiments.exhibit import Data, Exhibit, Folder
 from psac.experiments.observed import calibrated, observed
 from psac.experiments.result_files import settings_of
-from psac.experiments.sample_gradients import cosines, gradients_of
-from psac.experiments.theme import Theme, label, panels
+from psac.experiments.sample_gradients import gradients_of
+from psac.experiments.theme import Theme, label, legend, line, panels
 from psac.training.recipe import Recipe
 from psac.training.splits import load_splits
 
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 BINS_PER_DECADE = 4
 LOWEST, HIGHEST = -8, 3  # powers of ten
 DECILES = 10
+COSINES = {"all": "to the mean of the batch", "others": "to the mean of the others"}
+STYLES = {"all": "psac", "others": "auto_s"}
 FEWEST = 20  # samples in a bin that is drawn
 
 
@@ -42,7 +44,7 @@ class Task:
 
     @property
     def asked(self) -> Data:
-        return {"recipe": settings_of(self.recipe), "every": self.every}
+        return {"recipe": settings_of(self.recipe), "every": self.every, "cosines": [*COSINES]}
 
 
 def compute(folder: Folder, tasks: list[Task]) -> Data:
@@ -69,49 +71,61 @@ def _run_of(task: Task) -> Any:
 
 
 def measure(model: nn.Module, inputs: Tensor, labels: Tensor, _: float) -> Data:
-    """Number and summed cosine of the samples in each bin of norms and in each decile."""
+    """Number, sum and sum of squares of both cosines in each bin of norms and in each decile."""
     gradients_np = gradients_of(model, inputs, labels)
     norms = gradients_np.norm(dim=1)
-    found = cosines(gradients_np, gradients_np.mean(0)).double()
+    found = dict(zip(COSINES, both_cosines(gradients_np), strict=True))
     bins = (norms.clamp(min=10.0**LOWEST).log10() - LOWEST) * BINS_PER_DECADE
     bins = bins.long().clamp(max=(HIGHEST - LOWEST) * BINS_PER_DECADE - 1)
     ranks = norms.argsort().argsort() * DECILES // len(norms)
     return {
-        "bins": {str(k): _summed(found[bins == k]) for k in bins.unique().tolist()},
-        "deciles": [_summed(found[ranks == k]) for k in range(DECILES)],
         "median_norm": float(norms.median()),
+        "bins": {
+            str(k): [_summed(c[bins == k]) for c in found.values()] for k in bins.unique().tolist()
+        },
+        "deciles": [[_summed(c[ranks == k]) for c in found.values()] for k in range(DECILES)],
     }
 
 
+def both_cosines(gradients_np: Tensor) -> tuple[Tensor, Tensor]:
+    """Of each row to the mean of all rows, and to that of the others."""
+    total = gradients_np.sum(0).double()
+    squares = gradients_np.double().square().sum(1)
+    products = gradients_np.double() @ total
+    others = (total @ total - 2 * products + squares).clamp(min=1e-300).sqrt()
+    norms = squares.clamp(min=1e-300).sqrt()
+    return products / (norms * total.norm()), (products - squares) / (norms * others)
+
+
 def _summed(values: Tensor) -> list[float]:
-    """Count, sum and sum of squares."""
     return [len(values), round(float(values.sum()), 6), round(float(values.square().sum()), 6)]
 
 
 def averages(run: Data) -> Data:
-    """Over all that was measured: bins as [norm, samples, mean, deviation], and decile means."""
+    """Over all that was measured: a row for each bin of norms, and the means of each decile."""
     bins: dict[int, Tensor] = {}
     for seen in run["measured"]:
         for k, summed in seen["bins"].items():
             added = torch.tensor(summed, dtype=torch.float64)
-            bins[int(k)] = bins.get(int(k), torch.zeros(3, dtype=torch.float64)) + added
+            bins[int(k)] = bins.get(int(k), torch.zeros_like(added)) + added
     deciles = torch.tensor([seen["deciles"] for seen in run["measured"]], dtype=torch.float64)
-    totals = deciles.sum(0)
+    means = (deciles[..., 1].sum(0) / deciles[..., 0].sum(0)).T.tolist()
     return {
-        "bins": [_bin(k, bins[k]) for k in sorted(bins)],
-        "deciles": (totals[:, 1] / totals[:, 0]).tolist(),
+        "bins": [_bin(k, bins[k].tolist()) for k in sorted(bins)],
+        "deciles": dict(zip(COSINES, means, strict=True)),
     }
 
 
-def _bin(k: int, summed: Tensor) -> Data:
-    count, total, squares = summed.tolist()
-    mean = total / count
-    return {
+def _bin(k: int, summed: list[list[float]]) -> Data:
+    found: Data = {
         "norm": 10.0 ** (LOWEST + (k + 0.5) / BINS_PER_DECADE),
-        "samples": int(count),
-        "cosine": mean,
-        "deviation": max(squares / count - mean * mean, 0.0) ** 0.5,
+        "samples": int(summed[0][0]),
     }
+    for name, (count, total, squares) in zip(COSINES, summed, strict=True):
+        mean = total / count
+        found[name] = mean
+        found[f"{name}_deviation"] = max(squares / count - mean * mean, 0.0) ** 0.5
+    return found
 
 
 def rows(data: Data) -> list[Data]:
@@ -130,24 +144,28 @@ def draw(data: Data, theme: Theme) -> Figure:
 
 def _by_norm(axes: Axes, theme: Theme, curve: Data) -> None:
     bins = [b for b in curve["bins"] if b["samples"] >= FEWEST]
-    norms, means = [b["norm"] for b in bins], [b["cosine"] for b in bins]
-    low = [b["cosine"] - b["deviation"] for b in bins]
-    high = [b["cosine"] + b["deviation"] for b in bins]
-    colour = theme.colours["psac"]
-    axes.fill_between(norms, low, high, color=colour, alpha=0.16, linewidth=0)
-    axes.plot(norms, means, color=colour, linewidth=2.2, marker="o", markersize=3.5)
+    norms = [b["norm"] for b in bins]
+    low = [b["all"] - b["all_deviation"] for b in bins]
+    high = [b["all"] + b["all_deviation"] for b in bins]
+    axes.fill_between(norms, low, high, color=theme.colours["psac"], alpha=0.16, linewidth=0)
+    for name, rule in STYLES.items():
+        style = line(theme, rule)
+        axes.plot(norms, [b[name] for b in bins], **style, marker="o", markersize=3)
     axes.axhline(0, color=theme.quiet, linewidth=1)
     axes.set(xscale="log")
     label(axes, theme, curve["title"], "norm of the sample's gradient", "cosine to the batch mean")
 
 
 def _by_decile(axes: Axes, theme: Theme, curve: Data) -> None:
-    places = range(1, DECILES + 1)
-    axes.bar(places, curve["deciles"], color=theme.colours["psac"], width=0.72)
+    for (name, rule), shift in zip(STYLES.items(), (-0.2, 0.2), strict=True):
+        places = [k + shift for k in range(1, DECILES + 1)]
+        heights = curve["deciles"][name]
+        axes.bar(places, heights, 0.38, color=theme.colours[rule], label=COSINES[name])
     axes.axhline(0, color=theme.quiet, linewidth=1)
     axes.grid(axis="x", visible=False)
-    axes.set_xticks(places)
+    axes.set_xticks(range(1, DECILES + 1))
     label(axes, theme, f"{curve['title']}, by rank", "decile of the norm in its batch", "")
+    legend(axes, theme, loc="upper left")
 
 
 def caption(data: Data) -> str:
@@ -155,7 +173,9 @@ def caption(data: Data) -> str:
         [
             "Mean cosine between a sample's gradient and the mean gradient of its batch, while "
             "DP-SGD trains: by norm (the band is one standard deviation of samples; bins of fewer "
-            f"than {FEWEST} samples are left out) and by decile of the norm within each batch.",
+            f"than {FEWEST} samples are left out) and by decile of the norm within each batch. A "
+            "sample is part of the mean that it is compared with, the more so the larger it is; "
+            "the second curve leaves it out.",
             *(_said(curve) for curve in data["curves"].values()),
             *(f"`{name}` is not here: its data set is not known." for name in data["missing"]),
             "**Beside the paper.** " + " ".join(verdict(c) for c in data["curves"].values()),
@@ -164,33 +184,36 @@ def caption(data: Data) -> str:
 
 
 def _said(curve: Data) -> str:
-    recipe, deciles = curve["asked"]["recipe"], curve["deciles"]
+    recipe = curve["asked"]["recipe"]
     return (
         f"{curve['title']}: B = {recipe['batch_size']}, lr = {recipe['learning_rate']:g}, C = "
-        f"{recipe['bound']:g}, delta = {recipe['delta']:g}, {recipe['epochs']:g} epochs = "
-        f"{curve['steps']} steps, noise multiplier {curve['noise_multiplier']:.4g}, seed "
-        f"{recipe['seed']}, {len(curve['measured'])} batches measured; test accuracy "
-        f"{curve['accuracy']:.2%}. Deciles: {', '.join(f'{c:.3f}' for c in deciles)}."
+        f"{recipe['bound']:g}, ({recipe['epsilon']:g}, {recipe['delta']:g}) in "
+        f"{recipe['epochs']:g} epochs = {curve['steps']} steps, noise multiplier "
+        f"{curve['noise_multiplier']:.4g}, seed {recipe['seed']}, {len(curve['measured'])} batches "
+        f"measured; test accuracy {curve['accuracy']:.2%}."
     )
 
 
-def rises(curve: Data) -> bool:
-    """Whether the largest third of gradients points along the mean more than the smallest does."""
-    deciles = curve["deciles"]
+def rises(curve: Data, name: str) -> bool:
+    """Whether the largest three tenths point along the mean more than the smallest do."""
+    deciles = curve["deciles"][name]
     return sum(deciles[-3:]) > sum(deciles[:3])
 
 
 def verdict(curve: Data) -> str:
-    smallest, largest = curve["deciles"][0], curve["deciles"][-1]
-    top = max(range(DECILES), key=lambda k: curve["deciles"][k]) + 1
-    near = abs(smallest) < 0.1 or smallest < 0
+    """By deciles; "near" is within 0.1."""
+    smallest, largest = curve["deciles"]["all"][0], curve["deciles"]["all"][-1]
+    alone = curve["deciles"]["others"]
     return (
         f"{curve['title']}: larger gradients "
-        + ("have" if rises(curve) else "do not have")
-        + f" the larger cosines (smallest decile {smallest:.3f}, largest {largest:.3f}, highest "
-        f"in decile {top}); the smallest "
-        + ("are" if near else "are not")
-        + " nearly orthogonal to the mean or opposed to it."
+        + ("have" if rises(curve, "all") else "do not have")
+        + f" the larger cosines (smallest tenth {smallest:.3f}, largest {largest:.3f}); the "
+        "smallest "
+        + ("are" if smallest < 0.1 else "are not")
+        + " nearly orthogonal to the mean or opposed to it. Compared with the mean of the others "
+        f"they have {alone[0]:.3f} and {alone[-1]:.3f}: the rise "
+        + ("is" if rises(curve, "others") else "is not")
+        + " there without a sample's own part too."
     )
 
 
