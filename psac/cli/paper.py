@@ -67,8 +67,12 @@ def shown(exhibits: Iterable[Exhibit], results: Path) -> None:
     from psac.experiments.exhibit import make
 
     for exhibit in exhibits:
-        with console.status(exhibit.title) as status:
-            written = make(exhibit, results, note=status.update)
+        try:
+            with console.status(exhibit.title) as status:
+                written = make(exhibit, results, note=status.update)
+        except KeyboardInterrupt:
+            console.print(f"What was finished is kept. To go on: [bold]{exhibit.command}[/]")
+            raise
         folder = results / exhibit.name
         console.print(Markdown((folder / "caption.md").read_text()))
         console.print(f"\n{len(written)} files in [bold]{folder}[/]\n")

@@ -12,7 +12,7 @@ import numpy as np
 
 from psac import theory
 from psac.experiments.exhibit import Data, Exhibit, Folder
-from psac.experiments.theme import Theme, label, legend, line, panels
+from psac.experiments.theme import Theme, label, legend, level, line, panels
 from psac.theory import Assumptions
 
 if TYPE_CHECKING:
@@ -60,13 +60,7 @@ def draw(data: Data, theme: Theme) -> Figure:
     for axes, curve in zip(found, data["curves"], strict=True):
         for rule, name in names.items():
             axes.plot(data["r"], curve[rule], **line(theme, rule), label=name)
-        axes.axhline(
-            curve["edge"],
-            color=theme.quiet,
-            linewidth=1.2,
-            linestyle=":",
-            label="floor of the simple bound",
-        )
+        level(axes, theme, curve["edge"], "floor of the simple bound")
         axes.set(xscale="log", yscale="log")
         y = "non-vanishing bound" if axes is found[0] else ""
         label(axes, theme, f"tau0 = {curve['tau0']:g}, tau1 = {data['tau1']:g}", "r", y)

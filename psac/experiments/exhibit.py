@@ -90,7 +90,9 @@ def make(exhibit: Exhibit, results: Path = RESULTS, note: Note = lambda _: None)
     write(written[1], table(exhibit.rows(data)))
     write(written[2], f"# {exhibit.title}\n\n{exhibit.caption(data).strip()}\n\n{origin(data)}\n")
     for theme in THEMES.values():
-        written += save(exhibit.draw(data, theme), folder / f"{exhibit.name}-{theme.name}")
+        figure = exhibit.draw(data, theme)
+        figure.tight_layout(w_pad=2.5, h_pad=2.0)
+        written += save(figure, folder / f"{exhibit.name}-{theme.name}")
     return written
 
 

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from psac.data.optional import needed
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -88,9 +90,7 @@ def panels(
     theme: Theme, columns: int, rows: int = 1, *, size: tuple[float, float] = (4.6, 3.6), **options
 ) -> tuple[Figure, list[Axes]]:
     """A figure of empty panels in the style of the theme, in reading order."""
-    import matplotlib
-
-    matplotlib.use("Agg")
+    needed("matplotlib", package="matplotlib", purpose="a picture", extra="plots").use("Agg")
     from matplotlib import pyplot
 
     figure, found = pyplot.subplots(
@@ -125,12 +125,16 @@ def legend(axes: Axes, theme: Theme, **options: Any) -> None:
     axes.legend(frameon=False, labelcolor=theme.text, fontsize=9, **options)
 
 
+def level(axes: Axes, theme: Theme, height: float, name: str) -> None:
+    """A horizontal line to compare with."""
+    axes.axhline(height, color=theme.quiet, linewidth=1.2, linestyle=":", label=name)
+
+
 def save(figure: Figure, stem: Path) -> list[Path]:
     """SVG and PNG; the same data give the same bytes."""
     import matplotlib
     from matplotlib import pyplot
 
-    figure.tight_layout(w_pad=2.5, h_pad=2.0)
     stem.parent.mkdir(parents=True, exist_ok=True)
     paths = [stem.with_suffix(".svg"), stem.with_suffix(".png")]
     with matplotlib.rc_context({"svg.hashsalt": "psac"}):

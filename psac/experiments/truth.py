@@ -14,7 +14,7 @@ import numpy as np
 from psac import theory
 from psac.experiments.exhibit import Data, Exhibit, Folder
 from psac.experiments.skewed import Skewed
-from psac.experiments.theme import Theme, label, legend, line, panels
+from psac.experiments.theme import Theme, label, legend, level, line, panels
 from psac.theory import Schedule
 
 if TYPE_CHECKING:
@@ -168,13 +168,7 @@ def _over_r(axes: Axes, theme: Theme, data: Data) -> None:
     for rule, name in (("psac", "bound for DP-PSAC"), ("auto_s", "bound for Auto-S")):
         style: dict[str, Any] = {**line(theme, rule), "linewidth": 1.2, "alpha": 0.75}
         axes.plot(r, [rest[f"{rule}_bound"] for rest in data["rests"]], **style, label=name)
-    axes.axhline(
-        data["edge"],
-        color=theme.quiet,
-        linewidth=1.2,
-        linestyle=":",
-        label="simple bound, any rule",
-    )
+    level(axes, theme, data["edge"], "simple bound, any rule")
     axes.set(xscale="log", yscale="log")
     axes.set_ylim(top=1e8)
     label(axes, theme, "What does not vanish", "r", "|grad f|")
