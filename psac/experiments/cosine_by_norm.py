@@ -30,6 +30,7 @@ LOWEST, HIGHEST = -8, 3  # powers of ten
 DECILES = 10
 COSINES = {"all": "to the mean of the batch", "others": "to the mean of the others"}
 STYLES = {"all": "psac", "others": "auto_s"}
+NEAR = 0.1
 FEWEST = 20  # samples in a bin that is drawn
 
 
@@ -194,26 +195,31 @@ def _said(curve: Data) -> str:
     )
 
 
-def rises(curve: Data, name: str) -> bool:
-    """Whether the largest three tenths point along the mean more than the smallest do."""
-    deciles = curve["deciles"][name]
-    return sum(deciles[-3:]) > sum(deciles[:3])
+def rise(curve: Data, name: str = "all") -> float:
+    """By how much the largest tenth points along the mean more than the smallest does."""
+    return curve["deciles"][name][-1] - curve["deciles"][name][0]
+
+
+def own_part(curve: Data) -> float:
+    """The share of the rise that is a sample's own part in the mean."""
+    return 1 - rise(curve, "others") / rise(curve)
 
 
 def verdict(curve: Data) -> str:
-    """By deciles; "near" is within 0.1."""
+    """By deciles; "nearly orthogonal" is a cosine below 0.1."""
     smallest, largest = curve["deciles"]["all"][0], curve["deciles"]["all"][-1]
-    alone = curve["deciles"]["others"]
-    return (
-        f"{curve['title']}: larger gradients "
-        + ("have" if rises(curve, "all") else "do not have")
-        + f" the larger cosines (smallest tenth {smallest:.3f}, largest {largest:.3f}); the "
-        "smallest "
-        + ("are" if smallest < 0.1 else "are not")
-        + " nearly orthogonal to the mean or opposed to it. Compared with the mean of the others "
-        f"they have {alone[0]:.3f} and {alone[-1]:.3f}: the rise "
-        + ("is" if rises(curve, "others") else "is not")
-        + " there without a sample's own part too."
+    text = (
+        f"{curve['title']}: the largest tenth of gradients has a mean cosine of {largest:.3f}, the "
+        f"smallest of {smallest:.3f}, which "
+        + ("is" if smallest < NEAR else "is not")
+        + " nearly orthogonal to the mean or opposed to it."
+    )
+    if rise(curve) <= 0:
+        return text + " Cosines do not rise with the norm."
+    alone = curve["deciles"]["others"][-1]
+    return text + (
+        f" Cosines rise with the norm, but {own_part(curve):.0%} of the rise is a sample's own "
+        f"part: compared with the mean of the others, the largest tenth has {alone:.3f}."
     )
 
 

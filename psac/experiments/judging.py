@@ -28,15 +28,14 @@ class Judgement:
 
 
 def small_gradients(evidence: Evidence) -> Judgement:
-    """Larger gradients must have the larger cosines on every data set, their own part apart too."""
+    """On every data set; a caveat where a quarter of the rise or more is a sample's own part."""
     curves = [c for name in ("fig1", "fig6") for c in evidence.exhibits[name]["curves"].values()]
-    rising, alone = (
-        all(cosine_by_norm.rises(curve, name) for curve in curves) for name in ("all", "others")
-    )
-    low = all(curve["deciles"]["all"][0] < 0.1 for curve in curves)
+    rising = all(cosine_by_norm.rise(curve) > 0 for curve in curves)
+    low = all(curve["deciles"]["all"][0] < cosine_by_norm.NEAR for curve in curves)
     verdict = NOT_CONFIRMED
     if rising:
-        verdict = CONFIRMED if low and alone else CAVEAT
+        apart = all(cosine_by_norm.own_part(curve) < 0.25 for curve in curves)
+        verdict = CONFIRMED if low and apart else CAVEAT
     return Judgement(verdict, " ".join(cosine_by_norm.verdict(curve) for curve in curves))
 
 

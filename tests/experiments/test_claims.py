@@ -133,6 +133,17 @@ def test_a_flat_figure_4_for_dp_sgd_would_not_confirm_the_claim(committed):
     assert judging.sensitivity(with_exhibit(committed, "fig4", data)).verdict == NOT_CONFIRMED
 
 
+@pytest.mark.parametrize(
+    "largest, alone, verdict",
+    [(0.4, 0.39, CONFIRMED), (0.4, 0.2, CAVEAT), (-0.4, -0.4, NOT_CONFIRMED)],
+)
+def test_small_gradients_are_judged_by_the_rise_and_by_a_samples_own_part(largest, alone, verdict):
+    deciles = {"all": [0.0] * 9 + [largest], "others": [0.0] * 9 + [alone]}
+    data = {"curves": {"one": {"title": "Made up", "deciles": deciles}}}
+    evidence = Evidence(exhibits={"fig1": data, "fig6": data}, table2=[])
+    assert judging.small_gradients(evidence).verdict == verdict
+
+
 def test_a_weighted_curve_that_is_worse_would_not_confirm_the_lazy_region(committed):
     data = copy.deepcopy(committed.exhibits["fig5"])
     data["means"]["psac"] = list(np.zeros(len(data["thetas"])))

@@ -87,6 +87,14 @@ def test_a_samples_own_part_can_be_left_out_of_the_mean():
         )
 
 
+def test_the_share_of_a_rise_that_is_a_samples_own_part():
+    deciles = {"all": [0.0] * 9 + [0.4], "others": [0.0] * 9 + [0.3]}
+    assert cosine_by_norm.own_part({"deciles": deciles}) == pytest.approx(0.25)
+    assert "25% of the rise" in cosine_by_norm.verdict({"title": "Made up", "deciles": deciles})
+    flat = {"title": "Made up", "deciles": dict.fromkeys(deciles, [0.2] * 10)}
+    assert "do not rise" in cosine_by_norm.verdict(flat)
+
+
 def test_bins_and_deciles_hold_every_sample_once():
     model, inputs, labels = model_and_batch()
     found = cosine_by_norm.measure(model, inputs, labels, 1.0)
@@ -143,7 +151,7 @@ def test_a_task_without_its_data_set_is_missing_and_the_others_are_drawn(tmp_pat
     make(cosine_by_norm.exhibit("figx", "Figure X", tasks), tmp_path)
     caption = (tmp_path / "figx" / "caption.md").read_text()
     assert "`there` is not here" in caption
-    assert "Digits: larger gradients" in caption
+    assert "Digits: the largest tenth" in caption
 
 
 def heat(values) -> dict:
