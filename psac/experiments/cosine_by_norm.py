@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from psac.data.entry import DataNotFound
 from psac.experiments.exhibit import Data, Exhibit, Folder
 from psac.experiments.observed import calibrated, observed
 from psac.experiments.result_files import settings_of
@@ -49,16 +50,15 @@ class Task:
 
 
 def compute(folder: Folder, tasks: list[Task]) -> Data:
-    """The tasks whose data set is there; the names of the others are under `missing`."""
-    from psac import data
-
-    known = [task for task in tasks if task.recipe.data in data.names()]
-    found = {task.name: folder.run(task.name, task.asked, _run_of(task)) for task in known}
-    missing = [task.name for task in tasks if task not in known]
-    curves = {
-        task.name: {"title": task.title, **found[task.name], **averages(found[task.name])}
-        for task in known
-    }
+    """The tasks whose data can be had; why the others cannot is under `missing`."""
+    curves, missing = {}, {}
+    for task in tasks:
+        try:
+            run = folder.run(task.name, task.asked, _run_of(task))
+        except (DataNotFound, ImportError) as error:
+            missing[task.name] = str(error).splitlines()[0]
+        else:
+            curves[task.name] = {"title": task.title, **run, **averages(run)}
     return {"missing": missing, "curves": curves}
 
 
@@ -178,7 +178,7 @@ def caption(data: Data) -> str:
             "sample is part of the mean that it is compared with, the more so the larger it is; "
             "the second curve leaves it out.",
             *(_said(curve) for curve in data["curves"].values()),
-            *(f"`{name}` is not here: its data set is not known." for name in data["missing"]),
+            *(f"`{name}` is missing: {why}" for name, why in data["missing"].items()),
             "**Beside the paper.** " + " ".join(verdict(c) for c in data["curves"].values()),
         ]
     )
@@ -208,17 +208,19 @@ def own_part(curve: Data) -> float:
 def verdict(curve: Data) -> str:
     """By deciles; "nearly orthogonal" is a cosine below 0.1."""
     smallest, largest = curve["deciles"]["all"][0], curve["deciles"]["all"][-1]
+    lowest = 1 + min(range(DECILES), key=lambda k: curve["deciles"]["all"][k])
     text = (
         f"{curve['title']}: the largest tenth of gradients has a mean cosine of {largest:.3f}, the "
         f"smallest of {smallest:.3f}, which "
         + ("is" if smallest < NEAR else "is not")
-        + " nearly orthogonal to the mean or opposed to it."
+        + " nearly orthogonal to the mean or opposed to it. The lowest mean is that of tenth "
+        f"{lowest}, {min(curve['deciles']['all']):.3f}."
     )
     if rise(curve) <= 0:
         return text + " Cosines do not rise with the norm."
     alone = curve["deciles"]["others"][-1]
     return text + (
-        f" Cosines rise with the norm, but {own_part(curve):.0%} of the rise is a sample's own "
+        f" Cosines rise with the norm; {own_part(curve):.0%} of the rise is a sample's own "
         f"part: compared with the mean of the others, the largest tenth has {alone:.3f}."
     )
 

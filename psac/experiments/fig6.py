@@ -6,7 +6,7 @@ from psac.experiments.cosine_by_norm import Task, exhibit
 from psac.training.recipe import Recipe
 from psac.training.shipped import load_recipe
 
-FEATURES = "cifar10-features"  # joins as soon as psac.data knows it
+FEATURES = "cifar10-features"  # of EfficientNet-Lite0, where the paper has SimCLRv2
 TASKS = [
     Task(
         name="fashion-mnist",
@@ -16,7 +16,7 @@ TASKS = [
     ),
     Task(
         name=FEATURES,
-        title="CIFAR-10, logistic regression on features",
+        title="CIFAR-10 features, linear",
         recipe=Recipe(
             data=FEATURES,
             model="linear",

@@ -36,7 +36,9 @@ def small_gradients(evidence: Evidence) -> Judgement:
     if rising:
         apart = all(cosine_by_norm.own_part(curve) < 0.25 for curve in curves)
         verdict = CONFIRMED if low and apart else CAVEAT
-    return Judgement(verdict, " ".join(cosine_by_norm.verdict(curve) for curve in curves))
+    missing = evidence.exhibits["fig6"]["missing"]
+    said = [cosine_by_norm.verdict(curve) for curve in curves]
+    return Judgement(verdict, " ".join([*said, *(f"Not yet: {name}." for name in missing)]))
 
 
 def weights(evidence: Evidence) -> Judgement:

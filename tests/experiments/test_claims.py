@@ -139,7 +139,7 @@ def test_a_flat_figure_4_for_dp_sgd_would_not_confirm_the_claim(committed):
 )
 def test_small_gradients_are_judged_by_the_rise_and_by_a_samples_own_part(largest, alone, verdict):
     deciles = {"all": [0.0] * 9 + [largest], "others": [0.0] * 9 + [alone]}
-    data = {"curves": {"one": {"title": "Made up", "deciles": deciles}}}
+    data = {"curves": {"one": {"title": "Made up", "deciles": deciles}}, "missing": {}}
     evidence = Evidence(exhibits={"fig1": data, "fig6": data}, table2=[])
     assert judging.small_gradients(evidence).verdict == verdict
 

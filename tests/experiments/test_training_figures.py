@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 
 import psac
+from psac.data.entry import DataNotFound
 from psac.experiments import cosine_by_norm, fig3, fig4, observed
 from psac.experiments.cosine_by_norm import Task
 from psac.experiments.exhibit import Folder, make
@@ -139,18 +140,25 @@ def test_measuring_changes_nothing_of_a_run(tmp_path):
     assert len(measured["measured"]) == measured["steps"] // 2
 
 
-def test_a_task_without_its_data_set_is_missing_and_the_others_are_drawn(tmp_path, monkeypatch):
+def test_a_task_whose_data_cannot_be_had_is_missing_and_the_others_are_drawn(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     budget = {"epsilon": 3.0, "noise_multiplier": None, "delta": 1e-4}
     here = dataclasses.replace(SMALL, rule="abadi", bound=0.1, **budget)
-    there = dataclasses.replace(here, data="not-known-yet")
+    there = dataclasses.replace(here, data="celeba")
+
+    def load(recipe):
+        if recipe.data == "celeba":
+            raise DataNotFound("celeba is not in the cache.\nAll that was tried.")
+        return load_splits(recipe)
+
+    monkeypatch.setattr(cosine_by_norm, "load_splits", load)
     tasks = [
         Task(name="here", title="Digits", recipe=here, every=5),
         Task(name="there", title="Elsewhere", recipe=there, every=5),
     ]
     make(cosine_by_norm.exhibit("figx", "Figure X", tasks), tmp_path)
     caption = (tmp_path / "figx" / "caption.md").read_text()
-    assert "`there` is not here" in caption
+    assert "`there` is missing: celeba is not in the cache." in caption
     assert "Digits: the largest tenth" in caption
 
 
