@@ -82,6 +82,11 @@ def where_closer(data: Data, name: str, rule: str) -> list[tuple[float, float]]:
     return [(float(part[0]), float(part[-1])) for part in parts if len(part)]
 
 
+def _interval(ends: tuple[float, float]) -> str:
+    low, high = ends
+    return f"{low:g}" if low == high else f"{low:g} to {high:g}"
+
+
 def rows(data: Data) -> list[Data]:
     return [
         {"view": name, "rule": rule, "theta": theta, "mean": value}
@@ -123,7 +128,7 @@ def verdict(data: Data) -> str:
     for name, heading in VIEWS.items():
         closer = {rule: where_closer(data, name, rule) for rule in ("abadi", "auto_s")}
         said = [
-            f"{NAMES[rule]} is closer for theta in {', '.join(f'{a:g}..{b:g}' for a, b in parts)}"
+            f"{NAMES[rule]} is closer for theta in {', '.join(map(_interval, parts))}"
             for rule, parts in closer.items()
             if parts
         ]

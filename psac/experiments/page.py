@@ -6,7 +6,9 @@ yet is said to be so; the page and its pictures are functions of those files.
 
 from __future__ import annotations
 
+import json
 import shutil
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -68,11 +70,19 @@ def write_page(results: Path, docs: Path) -> Path:
 
 def overview(evidence: Evidence) -> str:
     """All claims in one table."""
-    lines = ["## The claims", "", "| | the paper says | where | verdict |", "|---:|---|---|---|"]
-    for number, claim in enumerate(CLAIMS, start=1):
-        verdict = claim.judged(evidence).verdict
+    verdicts = [claim.judged(evidence).verdict for claim in CLAIMS]
+    counted = ", ".join(f"{n} {verdict}" for verdict, n in Counter(verdicts).most_common())
+    lines = [
+        "## The claims",
+        "",
+        f"Of {len(CLAIMS)} claims: {counted}. The reasons are at the end of the page.",
+        "",
+        "| | the paper says | where | verdict |",
+        "|---:|---|---|---|",
+    ]
+    for number, (claim, verdict) in enumerate(zip(CLAIMS, verdicts, strict=True), start=1):
         lines.append(f"| {number} | {claim.says} | {claim.place} | **{verdict}** |")
-    return "\n".join([*lines, "", "The reasons for each verdict are at the end of the page."])
+    return "\n".join(lines)
 
 
 def details(evidence: Evidence) -> str:
@@ -94,11 +104,12 @@ def shown(exhibit: Exhibit, results: Path, docs: Path) -> str:
         (docs / "paper").mkdir(parents=True, exist_ok=True)
         shutil.copyfile(folder / picture, docs / "paper" / picture)
     light, dark = pictures(exhibit)
-    caption = (folder / "caption.md").read_text().removeprefix(f"# {exhibit.title}").strip()
+    data = json.loads((folder / "data.json").read_text())
     return (
         f"### {exhibit.title}\n\n<picture>\n"
         f'  <source media="(prefers-color-scheme: dark)" srcset="paper/{dark}">\n'
-        f'  <img alt="{exhibit.title}" src="paper/{light}">\n</picture>\n\n{caption}'
+        f'  <img alt="{exhibit.title}" src="paper/{light}">\n</picture>\n\n{exhibit.caption(data)}\n\n'
+        f"*`{data['command']}`, {data['date']}; versions are with the data.*"
     )
 
 
