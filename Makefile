@@ -6,6 +6,7 @@ RUN := $(VENV)/bin/python
 PIP_INSTALL := $(RUN) -m pip install --quiet --constraint constraints.txt
 READY := $(VENV)/.ready
 READY_BENCH := $(VENV)/.ready-bench
+READY_SLOW := $(VENV)/.ready-slow
 
 .PHONY: help setup demo test test-slow mutations check bench clean
 .DEFAULT_GOAL := help
@@ -25,13 +26,17 @@ $(READY_BENCH): $(READY)
 	$(PIP_INSTALL) --editable '.[bench]'
 	@touch $@
 
+$(READY_SLOW): $(READY)
+	$(PIP_INSTALL) --editable '.[slow]'
+	@touch $@
+
 demo: setup  ## Train with DP-PSAC on Fashion-MNIST beside DP-SGD and Auto-S, and make a report page
 	$(RUN) -m psac demo
 
 test: setup  ## Run the tests
 	$(RUN) -m pytest -q
 
-test-slow: setup  ## Run the tests marked slow, and look for new counter-examples
+test-slow: $(READY_SLOW)  ## Run the tests marked slow, and look for new counter-examples
 	PSAC_EXPLORE=1 $(RUN) -m pytest -q -m 'slow or hypothesis'
 
 mutations: setup  ## Break the library in many ways and see that tests catch each

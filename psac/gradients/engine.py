@@ -35,8 +35,9 @@ from .capture import Captured, Rows
 from .errors import OutsideTheTape, PrivacyError, announce_unprotected
 from .graph import trace
 from .groups import TOGETHER, Groups
-from .losses import LossTape, plain, prove_loss
+from .losses import Constants, prove_loss
 from .plan import Plan
+from .tape import LossTape, plain
 from .training import attached, refuse_modules, trainable
 
 # What keeps the outputs of private models in the graph: no data, and nothing that is trained.
@@ -80,6 +81,7 @@ class Engine:
         self.after_backward: Callable[[], None] | None = None
         self._served = False  # the expected samples had their backward
         self._tape: LossTape | None = None
+        self._constants = Constants()
         self._backwards, self._next_loss_proof = 0, 0
         self._warned = False
         # hooks do nothing: a forward is being repeated, or studied by plain functions
@@ -329,7 +331,7 @@ class Engine:
             plan = self.plans.get(signature)
             return None if plan is None else plan.root_dims
 
-        prove_loss(tape, n, self.loss_reduction == "mean", dims_of)
+        prove_loss(tape, n, self.loss_reduction == "mean", self._constants, dims_of)
         self._next_loss_proof = 2 * self._backwards + 1
         tape.forget()
 

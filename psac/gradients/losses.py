@@ -12,7 +12,8 @@ entries, positive labels), raises `NotIsolated` before anything of that batch is
 cannot be played again (a custom autograd Function outside the model) is refused.
 
 A constant that happens to have as many rows as the batch (class weights, where there are as many
-classes as samples) is taken for labels, and the loss may be refused: take another batch size.
+classes as samples) is taken for labels, and the loss may be refused, unless an earlier proof met
+the same tensor beside a batch of another size: make it once, not in each step.
 
 A batch size n that was written into the loss is played as 1.  Where the tape still does not run for
 one sample, all samples are replaced by copies of one; that cannot tell a mean from a sum, but
@@ -21,167 +22,57 @@ everything else.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import warnings
+import weakref
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from . import samples as trees
 from .errors import NotIsolated, PrivacyError
 from .layout import Layout
-from .proof import ALONE, HALF, spread
+from .proof import ALONE, spread
 from .sandbox import Quiet
+from .tape import LossTape, plain
 
 REMEDY = (
     "Each sample's loss must be its own, and the whole their plain mean or sum over samples, as in "
     "private.backward(losses) with one loss per sample. For a mean over tokens, take the mean "
     "within each sample first."
 )
-
-
 READINGS = 64  # more are not tried
-OVER = torch.empty(0)  # in the place of a loss: nothing is recorded any more
 
 
-class Played(NamedTuple):
-    function: Callable
-    args: tuple
-    kwargs: dict
-    result: Any
-    autocast: list[tuple[str, torch.dtype]]
-
-
-class LossTape:
-    """What is done to the outputs of the model from the moment they are handed to the user."""
+class Constants:
+    """Tensors that belong to no sample: a proof met them beside a batch of another size."""
 
     def __init__(self) -> None:
-        self.played: list[Played] = []
-        # For each forward: the signature of its graph, and its outputs as they are handed on.
-        self.forwards: list[tuple[tuple, Any, list[Tensor]]] = []
-        self.outputs: list[tuple[Tensor, Layout | None]] = []  # None: it has no sample dimension
-        self.loss: Tensor | None = None
-        self.entered_a_model = False  # a private one, whose own proofs cover what follows
+        self._met: dict[int, tuple[weakref.ref[Tensor], int]] = {}
 
-    def watch(self, signature: tuple, outputs: Sequence[Tensor]) -> list[Tensor]:
-        """The outputs of a forward as tensors that tell the tape what is done to them."""
-        watched = [watch(output, (self,)) for output in outputs]
-        self.forwards.append((signature, outputs[0].grad_fn, watched))
-        return watched
+    def __contains__(self, tensor: Tensor) -> bool:
+        reference, version = self._met.get(id(tensor), (None, 0))
+        return reference is not None and reference() is tensor and tensor._version == version
 
-    def forget(self) -> None:
-        """Lets go of the tensors; what the user computes from those they hold is not recorded."""
-        self.played, self.forwards, self.outputs, self.loss = [], [], [], OVER
-
-    @property
-    def tolerance(self) -> float:
-        made = [t for call in self.played for t in trees.leaves(call.result)]
-        half = any(t.dtype in HALF for t in (*made, *(output for output, _ in self.outputs)))
-        return 5e-2 if half else 1e-3
-
-    def play(self, replaced: dict[int, Tensor], numbers: dict[int, int]) -> Tensor | None:
-        """The loss, with other tensors and numbers in the place of some.
-
-        None if it does not depend on them.
-        """
-        now = dict(replaced)
-        for call in self.played:
-            inputs = (call.args, call.kwargs)
-            if not any(id(t) in now for t in trees.leaves(inputs)):
-                continue
-            before = trees.leaves(call.result)
-            if not before and call.function is not Tensor.__setitem__:
-                continue  # a number for the user to look at
-            args, kwargs = trees.map_tensors(inputs, lambda t, now=now: now.get(id(t), plain(t)))
-            args = exchanged(args, numbers)
-            with contextlib.ExitStack() as stack:
-                for device, dtype in call.autocast:
-                    stack.enter_context(torch.autocast(device, dtype=dtype))
-                after = trees.leaves(call.function(*args, **kwargs))
-            now.update((id(old), new) for old, new in zip(before, after, strict=True))
-        return now.get(id(self.loss))
-
-    def constants(self) -> list[Tensor]:
-        """Tensors that the loss uses and that neither the model nor the tape made: labels."""
-        made = {id(output) for output, _ in self.outputs}
-        made |= {id(t) for call in self.played for t in trees.leaves(call.result)}
-        used = [t for call in self.played for t in trees.leaves((call.args, call.kwargs))]
-        return list(
-            {id(t): t for t in used if isinstance(t, Tensor) and id(t) not in made}.values()
-        )
-
-
-class Watched(Tensor):
-    """An output, or what was computed from outputs, whose functions go on their tapes."""
-
-    tapes: tuple[LossTape, ...]
-
-    @classmethod
-    def __torch_function__(
-        cls, function: Callable, types: Any, args: tuple = (), kwargs: dict | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        watched = [t for t in trees.leaves((args, kwargs)) if isinstance(t, Watched)]
-        tapes = tuple(
-            {id(tape): tape for t in watched for tape in t.tapes if tape.loss is None}.values()
-        )
-        if function is Tensor.backward:
-            for tape in tapes:
-                tape.loss = args[0]
-            tapes = ()
-        with torch._C.DisableTorchFunctionSubclass():
-            result = function(*args, **kwargs)
-            if tapes and trees.leaves(result):
-                result = trees.map_tensors(result, lambda t: watch(t, tapes))
-            if tapes and (trees.leaves(result) or function is Tensor.__setitem__):
-                played = Played(function, args, kwargs, result, autocast_now())
-                for tape in tapes:
-                    tape.played.append(played)
-        return result
-
-
-def watch(tensor: Any, tapes: tuple[LossTape, ...]) -> Any:
-    if isinstance(tensor, Watched) or not isinstance(tensor, Tensor):
-        return tensor
-    watched = tensor.as_subclass(Watched)
-    watched.tapes = tapes
-    return watched
-
-
-def plain(tensor: Any) -> Any:
-    """The tensor without its tapes."""
-    if not isinstance(tensor, Watched):
-        return tensor
-    with torch._C.DisableTorchFunctionSubclass():
-        return tensor.as_subclass(Tensor)
-
-
-def exchanged(tree: Any, numbers: dict[int, int]) -> Any:
-    """The tree with some of its numbers exchanged: a batch size that is written in."""
-    if isinstance(tree, (tuple, list)):
-        return type(tree)(exchanged(value, numbers) for value in tree)
-    if isinstance(tree, (int, float)) and not isinstance(tree, bool):
-        return numbers.get(int(tree), tree) if tree == int(tree) else tree
-    return tree
-
-
-def autocast_now() -> list[tuple[str, torch.dtype]]:
-    return [
-        (device, torch.get_autocast_dtype(device))
-        for device in ("cpu", "cuda")
-        if torch.is_autocast_enabled(device)
-    ]
+    def learn(self, tensors: Sequence[Tensor], n: int) -> None:
+        self._met = {key: met for key, met in self._met.items() if met[0]() is not None}
+        for tensor in tensors:
+            if sample_layouts(tensor, n) == [None] and not tensor.is_inference():
+                self._met[id(tensor)] = (weakref.ref(tensor), tensor._version)
 
 
 def prove_loss(
-    tape: LossTape, n: int, mean: bool, dims_of: Callable[[tuple], Sequence[int | None] | None]
+    tape: LossTape,
+    n: int,
+    mean: bool,
+    known: Constants,
+    dims_of: Callable[[tuple], Sequence[int | None] | None],
 ) -> None:
     """Raises unless the loss treats a sample in the batch as it does the sample alone.
 
-    `dims_of` says where the outputs of a forward hold their samples, if that was proved.
+    `dims_of` says where the outputs of a forward hold their samples, if that was proved; the
+    constants of the loss become `known`.
     """
     if tape.loss is None and tape.entered_a_model:
         return
@@ -200,9 +91,10 @@ def prove_loss(
         warnings.simplefilter("ignore")
         together = cotangents(tape, {}, lambda tensor, layout: tensor, {})
         for sample in spread(n, ALONE):
-            found = compare(tape, together, alone, sample, n, mean)
+            labels = [t for t in tape.constants() if t not in known]
+            found = compare(tape, labels, together, alone, sample, n, mean)
             if found is None:
-                found = compare(tape, together, copies, sample, n, mean)
+                found = compare(tape, labels, together, copies, sample, n, mean)
             if found is None:
                 raise PrivacyError(
                     "the loss cannot be computed again for one sample, so it cannot be proved. "
@@ -211,10 +103,12 @@ def prove_loss(
             found = found or depends_on_others(tape, together, sample, n)
             if found:
                 raise NotIsolated(f"{found} {REMEDY}")
+    known.learn(tape.constants(), n)
 
 
 def compare(
     tape: LossTape,
+    labels: Sequence[Tensor],
     together: list[Tensor | None],
     among: Callable[..., Tensor],
     sample: int,
@@ -223,7 +117,7 @@ def compare(
 ) -> str | None:
     """What is wrong with the loss of one sample, empty if nothing is; None if it does not run."""
     found = None
-    for constants, numbers in readings(tape.constants(), n, sample, among):
+    for constants, numbers in readings(labels, n, sample, among):
         try:
             single = cotangents(
                 tape, constants, lambda tensor, layout: among(tensor, layout, n, sample), numbers
@@ -344,15 +238,15 @@ def copies(tensor: Tensor, layout: Layout | None, n: int, sample: int) -> Tensor
 
 
 def readings(
-    constants: Sequence[Tensor], n: int, sample: int, among: Callable[..., Tensor]
+    labels: Sequence[Tensor], n: int, sample: int, among: Callable[..., Tensor]
 ) -> Iterator[tuple[dict[int, Tensor], dict[int, int]]]:
     """Ways to find the sample in labels and numbers, likeliest first.
 
     Labels are [n, ...], perhaps merged rows [n * p, ...], or belong to no sample; 0 ... n-1 may be
     row numbers, as in out[arange(n), y]; a number n may be the batch size.
     """
-    places = [[(t, layout) for layout in sample_layouts(t, n)] for t in constants]
-    counting = [t for t in constants if is_row_numbers(t, n)]
+    places = [[(t, layout) for layout in sample_layouts(t, n)] for t in labels]
+    counting = [t for t in labels if is_row_numbers(t, n)]
     ways = itertools.product(
         itertools.product(*places),
         [[], counting] if counting else [[]],

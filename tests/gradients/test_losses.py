@@ -220,3 +220,29 @@ def test_autocast_around_the_loss_passes():
             loss = F.cross_entropy(model(x), y)
         loss.backward()
         assert engine.num_samples == len(x)
+
+
+def weighted(weights, out, y):
+    return F.cross_entropy(out, y, weight=weights, reduction="none").mean()
+
+
+def test_class_weights_that_are_known_stay_constants_when_a_batch_has_as_many_samples_as_classes():
+    model, weights = network(), torch.tensor([1.0, 2.0, 3.0])
+    with psac.Engine(model) as engine:
+        for n in (7, 3, 3, 3):  # proved at the first, second and fourth
+            x, y = data(n)
+            weighted(weights, model(x), y).backward()
+        assert engine.num_samples == 16
+
+
+def test_a_tensor_that_was_changed_since_is_not_taken_for_a_constant():
+    model, targets = network(), torch.zeros(3)
+
+    def broadcast_to_n_by_3(n: int) -> None:
+        (model(data(n)[0]).sum(1, keepdim=True) - targets).square().mean().backward()
+
+    with psac.Engine(model):
+        broadcast_to_n_by_3(5)
+        targets.copy_(torch.randn(3))  # now the labels of a batch of three
+        with pytest.raises(psac.NotIsolated):
+            broadcast_to_n_by_3(3)
