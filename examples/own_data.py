@@ -1,8 +1,7 @@
 """Your own table, from a CSV file to a report page: `python examples/own_data.py`.
 
 The file is made up here: 6,000 patients, and who came back within a month.  What a feature means is
-said beforehand, by public ranges and categories, so that nothing is learned from the records but by
-private training.  The folder of the run holds the model, the ledger and `report.html`.
+said beforehand, by public ranges and categories: nothing is learned from the records but privately.
 """
 
 from __future__ import annotations

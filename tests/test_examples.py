@@ -66,7 +66,8 @@ def test_the_audit_tells_private_training_from_ordinary(printed):
     assert "passed" in text
     step, private, ordinary = map(float, re.findall(r"shown epsilon >= (\d+\.\d+)", text))
     assert 3 < step <= 4.38
-    assert private < 3 and private < ordinary
+    assert private < 3
+    assert private < ordinary
 
 
 def test_a_vision_transformer_is_checked(printed):
@@ -77,5 +78,5 @@ def test_a_vision_transformer_is_checked(printed):
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.name)
 def test_an_example_is_short_and_has_a_test(path):
-    assert len(path.read_text().splitlines()) <= 61
+    assert len(path.read_text().splitlines()) <= 60
     assert f'printed("{path.name}")' in Path(__file__).read_text()
