@@ -74,7 +74,7 @@ def test_names_in_the_text_exist(page):
     for code in inline(page):
         for dotted in re.findall(r"(?<![\w/.])psac(?:\.[A-Za-z]\w*)+(?!/)", code):
             resolved(dotted)
-        for attribute in re.findall(r"\bprivate\.([a-z]\w*)", code):
+        for attribute in re.findall(r"(?<![\w/])private\.([a-z]\w*)", code):
             kept = ("loader", "ledger", "step", "engine", "model", "optimizer", "plan")
             assert hasattr(Private, attribute) or attribute in kept, f"private.{attribute}"
 
