@@ -10,6 +10,7 @@ PACKAGE = Path(__file__).parents[1] / "psac"
 ORDER = [
     "_noise_loops",
     "_torch_threads",
+    "locking",
     "randomness",
     "sampling",
     "loading",
@@ -26,6 +27,7 @@ ORDER = [
     "models",
     "training",
     "reporting",
+    "experiments",
     "cli",
     "__main__",
 ]

@@ -7,19 +7,28 @@ cannot be had, the 8 x 8 digits stand in, and the demo says so.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
+import typer
 from rich.console import Console
 from rich.table import Table
 
-from psac.cli.view import View
-from psac.training import Run, load_recipe, train
+from psac.cli.console import console
+
+if TYPE_CHECKING:
+    from psac.training import Run
 
 RULES = {"psac": "DP-PSAC", "abadi": "DP-SGD", "auto_s": "Auto-S"}
 
 
-def demo(console: Console, folder: Path, epochs: float) -> Path:
-    """Trains, prints a table and returns where the page is; a demo that was stopped goes on."""
+def demo(
+    folder: Annotated[Path, typer.Option(help="Where the runs go.")] = Path("runs/demo"),
+    epochs: Annotated[float, typer.Option(help="Of each rule.")] = 5,
+) -> None:
+    """DP-PSAC beside DP-SGD and Auto-S on Fashion-MNIST, with a page to read."""
+    from psac.cli.view import view_of
     from psac.reporting import report
+    from psac.training import Run, load_recipe, train
 
     name, settings = _recipe(console, epochs)
     runs = {}
@@ -27,13 +36,13 @@ def demo(console: Console, folder: Path, epochs: float) -> Path:
         # r is each rule's own; everything else is the same for all.
         recipe = load_recipe(name, rule=rule, **settings[rule])
         place = folder / f"{name}-{rule}"
-        with View(console, title) as view:
+        with view_of(console, title) as view:
             runs[title] = train(recipe, place, resume=Run(place).started, observer=view)
     console.print(_table(runs))
     pages = [report(run.folder) for run in runs.values()]
     compared = report([run.folder for run in runs.values()], output=folder / "report.html")
     console.print(f"The page of the DP-PSAC run: [bold]{pages[0]}[/]")
-    return compared
+    console.print(f"All three side by side: [bold]{compared}[/]")
 
 
 def _recipe(console: Console, epochs: float) -> tuple[str, dict[str, dict]]:

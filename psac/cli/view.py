@@ -1,79 +1,82 @@
-"""What a person sees while a run trains: a bar in a terminal, lines elsewhere."""
+"""What a person or a program sees while a run trains.
+
+    a terminal      a picture that changes (live.py)
+    elsewhere       plain lines: one at each evaluation, and one when half a minute went by
+    --quiet         nothing
+    --json          the lines of metrics.jsonl, on stdout
+
+What comes from private records without noise, such as the training loss, is shown apart, and said
+to be not private.  Views are observers of `psac.training.train` and contexts.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import json
+import time
 from typing import Any
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+
+from psac.cli.live import Live
+from psac.cli.progress import NOT_PRIVATE, Progress
+from psac.training.observer import Observer, Silent
+
+SECONDS_BETWEEN_LINES = 30.0
 
 
-class View:
-    """An observer of `psac.training.train`; use it as a context."""
+def view_of(
+    console: Console, title: str, *, quiet: bool = False, as_json: bool = False
+) -> contextlib.AbstractContextManager[Observer]:
+    """The view that fits."""
+    if as_json:
+        return contextlib.nullcontext(JsonLines())
+    if quiet:
+        return contextlib.nullcontext(Silent())
+    if console.is_terminal:
+        return Live(console, title)
+    return contextlib.nullcontext(Lines(console, title))
+
+
+class JsonLines:
+    """Each line as it is written to metrics.jsonl."""
+
+    def _tell(self, info: dict[str, Any]) -> None:
+        print(json.dumps(info), flush=True)
+
+    started = stepped = evaluated = ended = _tell
+
+
+class Lines:
+    """Plain lines."""
 
     def __init__(self, console: Console, title: str) -> None:
-        self._console, self._title = console, title
-        self._progress = Progress(
-            TextColumn("[bold]{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[figures]}"),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
-            console=console,
-            disable=not console.is_terminal,
-        )
-        self._task: Any = None
-        self._figures: dict[str, str] = {}
+        self._console, self._progress = console, Progress(title)
+        self._last = time.monotonic()
 
-    def __enter__(self) -> View:
-        self._progress.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._progress.stop()
+    def _print(self, text: str) -> None:
+        self._console.print(text, markup=False, soft_wrap=True)
+        self._last = time.monotonic()
 
     def started(self, info: dict[str, Any]) -> None:
-        self._task = self._progress.add_task(
-            self._title, total=info["planned_steps"], completed=info["step"], figures=""
-        )
-        self._console.print(
-            f"{self._title}: {info['num_records']:,} records, {info['planned_steps']:,} steps of "
-            f"{info['expected_batch_size']:,}, noise multiplier {info['noise_multiplier']:.3f}, "
-            f"delta {info['delta']:.1e}"
-        )
-        if not info["secure"]:
-            self._console.print("[bold red]A seed is given: this run is NOT private.[/]")
+        self._progress.started(info)
+        self._print(f"{self._progress.title}: {', '.join(self._progress.plan())}")
+        for warning in self._progress.warnings():
+            self._print(warning)
 
     def stepped(self, info: dict[str, Any]) -> None:
-        self._show(info, loss="loss {loss:.3f}", samples_per_second="{samples_per_second:,.0f}/s")
+        self._progress.stepped(info)
+        if time.monotonic() - self._last >= SECONDS_BETWEEN_LINES:
+            self._tell(self._progress.place())
 
     def evaluated(self, info: dict[str, Any]) -> None:
-        self._show(info, accuracy="accuracy {accuracy:.1%}", epsilon="epsilon {epsilon:.2f}")
-        if not self._console.is_terminal:
-            self._console.print(
-                f"  epoch {info['epoch']:.0f}: accuracy {info['accuracy']:.1%}, "
-                f"epsilon {_number(info['epsilon'])}"
-            )
+        self._progress.evaluated(info)
+        self._tell(self._progress.place())
 
-    def ended(self, info: dict[str, Any]) -> None:
-        self._show(info)
+    def ended(self, info: dict[str, Any]) -> None: ...
 
-    def _show(self, info: dict[str, Any], **figures: str) -> None:
-        for name, form in figures.items():
-            if info.get(name) is not None:
-                self._figures[name] = form.format(**info)
-        self._progress.update(
-            self._task, completed=info["step"], figures="  ".join(self._figures.values())
-        )
-
-
-def _number(epsilon: float | None) -> str:
-    return "infinite" if epsilon is None else f"{epsilon:.3f}"
+    def _tell(self, place: str) -> None:
+        progress = self._progress
+        public = ", ".join(f"{name} {value}" for name, value in progress.public().items())
+        inside = ", ".join(f"{name} {value}" for name, value in progress.sensitive().items())
+        self._print(f"  {place}: {public}; {NOT_PRIVATE}: {inside}")

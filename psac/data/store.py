@@ -20,7 +20,6 @@ import hashlib
 import json
 import os
 import shutil
-import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -28,6 +27,7 @@ from pathlib import Path
 from psac.checkpoint import write_atomically
 from psac.data.entry import DataNotFound, Entry
 from psac.data.sources import Contents, Progress, SourceFailed
+from psac.locking import locked
 
 NOTE = "obtained.json"
 
@@ -142,26 +142,14 @@ def _scratch(folder: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """One process at a time; the lock ends with the process that holds it, however sudden."""
+    """One process at a time."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        file = open(folder / ".lock", "wb")  # noqa: SIM115
+        (folder / ".lock").touch()
     except OSError as error:
         raise DataNotFound(
             f"the cache {folder} cannot be written ({error.strerror}). Set PSAC_CACHE to a folder "
             "that can."
         ) from error
-    with file:
-        if sys.platform == "win32":
-            import msvcrt
-
-            # It gives up after ten seconds; a download takes longer.
-            while True:
-                with contextlib.suppress(OSError):
-                    msvcrt.locking(file.fileno(), msvcrt.LK_LOCK, 1)
-                    break
-        else:
-            import fcntl
-
-            fcntl.flock(file, fcntl.LOCK_EX)
+    with locked(folder / ".lock"):
         yield

@@ -1,7 +1,7 @@
 """Where a run ran: what must be the same for it to repeat bit by bit.
 
 Versions, platform, number of processors and threads, command, device, date.  Nothing of the data,
-and no name of the machine or its user beyond what the command holds.
+and no name or path of the machine or its user beyond what the user typed.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import os
 import platform
 import shlex
 import sys
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -25,7 +27,7 @@ def environment(*, seed: int | None, device: torch.device) -> dict[str, Any]:
 
     return {
         "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-        "command": shlex.join(sys.argv),
+        "command": command(sys.argv, sys.orig_argv),
         "versions": {
             "psac": psac.__version__,
             "python": platform.python_version(),
@@ -38,3 +40,21 @@ def environment(*, seed: int | None, device: torch.device) -> dict[str, Any]:
         "seed": seed,
         "secure": seed is None,
     }
+
+
+def command(arguments: Sequence[str], typed: Sequence[str]) -> str:
+    """What to type to run it again, from `sys.argv` and `sys.orig_argv`.
+
+    An installed command goes by its name, wherever it is; `python -m psac` is `psac`.
+
+    >>> command(["/home/me/.venv/bin/psac", "train", "my recipe.toml"], [])
+    "psac train 'my recipe.toml'"
+    >>> command(["mine.py", "3"], ["/usr/bin/python3", "mine.py", "3"])
+    'python mine.py 3'
+    """
+    program = Path(arguments[0] if arguments and arguments[0] else "python")
+    if program.stem == "psac" or program.parts[-2:] == ("psac", "__main__.py"):
+        return shlex.join(["psac", *arguments[1:]])
+    if program.is_absolute() and program.parent == Path(sys.executable).parent:
+        return shlex.join([program.stem, *arguments[1:]])
+    return shlex.join(["python", *typed[1:]])

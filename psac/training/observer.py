@@ -30,3 +30,26 @@ class Silent:
     def evaluated(self, info: dict[str, Any]) -> None: ...
 
     def ended(self, info: dict[str, Any]) -> None: ...
+
+
+class Together:
+    """Several observers, told one after the other."""
+
+    def __init__(self, *observers: Observer) -> None:
+        self._observers = observers
+
+    def started(self, info: dict[str, Any]) -> None:
+        for observer in self._observers:
+            observer.started(info)
+
+    def stepped(self, info: dict[str, Any]) -> None:
+        for observer in self._observers:
+            observer.stepped(info)
+
+    def evaluated(self, info: dict[str, Any]) -> None:
+        for observer in self._observers:
+            observer.evaluated(info)
+
+    def ended(self, info: dict[str, Any]) -> None:
+        for observer in self._observers:
+            observer.ended(info)

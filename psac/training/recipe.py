@@ -29,6 +29,7 @@ from psac.clipping import AdaptivePSAC, ClippingRule
 from psac.models.registry import check_settings
 from psac.training import toml
 from psac.training.optimization import OPTIMIZERS, SCHEDULES
+from psac.training.overriding import overridden
 
 ADAPTIVE = "adaptive_psac"
 CHOICES: dict[str, Iterable[str]] = {
@@ -148,15 +149,9 @@ class Recipe:
 
     @classmethod
     def from_toml(cls, path: str | os.PathLike[str], **overrides: Any) -> Recipe:
-        """The recipe in the file, with some settings replaced.
-
-        An `epsilon` here replaces a `noise_multiplier` there, and the other way round.
-        """
-        settings = toml.read(Path(path))
-        for one, other in (("epsilon", "noise_multiplier"), ("noise_multiplier", "epsilon")):
-            if overrides.get(one) is not None:
-                settings.pop(other, None)
-        return cls.from_settings(settings | overrides, place=f"{path}: ")
+        """The recipe in the file, with some settings replaced (see overriding.py)."""
+        settings = overridden(toml.read(Path(path)), overrides)
+        return cls.from_settings(settings, place=f"{path}: ")
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any], *, place: str = "") -> Recipe:

@@ -8,6 +8,7 @@
     model.safetensors       the trained model; its header says how to build it, and its epsilon
     predictions.json        its surest mistakes, on public test records only
     summary.json            the results; there as soon as the run is finished
+    .lock                   held by the process that trains, by its number (`psac.locking`)
 
 Guarantees: a kill at any moment leaves every file whole, in its old version or its new one, save
 for the last line of metrics.jsonl, which is dropped when the run goes on.  The ledger is written
@@ -20,9 +21,10 @@ summary.json was computed from private records without noise.  Keep the checkpoi
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,7 @@ from torch import nn
 from psac import models
 from psac.accounting import Ledger
 from psac.checkpoint import write_atomically
+from psac.locking import Locked, locked
 from psac.training import metrics
 from psac.training.recipe import Recipe
 
@@ -52,6 +55,7 @@ class Run:
         self.model_path = self.folder / "model.safetensors"
         self.predictions_path = self.folder / "predictions.json"
         self.summary_path = self.folder / "summary.json"
+        self.lock_path = self.folder / ".lock"
 
     # What is there
     @property
@@ -78,11 +82,9 @@ class Run:
 
     def model(self) -> nn.Module:
         """The trained model, in evaluation mode."""
-        from safetensors import safe_open
         from safetensors.torch import load_file
 
-        with safe_open(self.model_path, framework="pt") as file:  # type: ignore[no-untyped-call]
-            how = json.loads(file.metadata()["psac"])
+        how = self.model_facts()
         model = models.build(
             how["model"],
             input_shape=tuple(how["input_shape"]),
@@ -92,20 +94,50 @@ class Run:
         model.load_state_dict(load_file(self.model_path))
         return model.eval()
 
+    def model_facts(self) -> dict[str, Any]:
+        """What the header of the model says: how to build it, its classes, what it cost."""
+        from safetensors import safe_open
+
+        if not self.model_path.exists():
+            raise RunError(f"there is no trained model in {self.folder}: the run is not finished.")
+        with safe_open(self.model_path, framework="pt") as file:  # type: ignore[no-untyped-call]
+            return json.loads(file.metadata()["psac"])
+
     # Beginning and going on
+    def refuse(self, recipe: Recipe, *, resume: bool) -> None:
+        """Raises if the folder is not fit to begin this run in, or to go on with it."""
+        if resume:
+            self.refuse_other(recipe)
+        else:
+            self.refuse_occupied()
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Held by one process at a time, while it trains in the folder, which is made."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with contextlib.ExitStack() as held:
+            try:
+                held.enter_context(locked(self.lock_path, wait=False))
+            except Locked as error:
+                raise RunError(
+                    f"process {error.process} is training in {self.folder} at this moment. Wait "
+                    "for its end or stop it (Ctrl-C saves), or take another folder."
+                ) from error
+            yield
+
     def refuse_occupied(self) -> None:
         """A folder with a run in it: a second one would spend privacy that nobody counts."""
         if self.started or self.checkpoint_path.exists():
             raise RunError(
-                f"{self.folder} holds a run already. Pass resume=True to go on with it, or take "
-                "another folder: a second run on the same data adds to the privacy that is spent."
+                f"{self.folder} holds a run already. Go on with it (resume=True, or --resume), or "
+                "take another folder: a second run on the same data adds to what is spent."
             )
 
     def refuse_other(self, recipe: Recipe) -> None:
         """A folder without a run, or with that of another recipe."""
         if not self.started:
             raise RunError(
-                f"{self.folder} holds no run to go on with. Leave out resume=True to start one."
+                f"{self.folder} holds no run to go on with. To start one, do not ask to resume."
             )
         differences = self.recipe().differences(recipe)
         if differences:

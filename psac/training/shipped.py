@@ -24,6 +24,16 @@ def shipped() -> list[str]:
     return sorted(path.stem for path in FOLDER.glob("*.toml"))
 
 
+def shipped_text(name: str) -> str:
+    """The file of the shipped recipe of this name, comments included."""
+    if name not in shipped():
+        raise ValueError(
+            f"recipe '{name}' is unknown. Known: {', '.join(shipped())}."
+            f"{did_you_mean(name, shipped())}"
+        )
+    return (FOLDER / f"{name}.toml").read_text(encoding="utf-8")
+
+
 def load_recipe(name: str | os.PathLike[str], **overrides: Any) -> Recipe:
     """The shipped recipe of this name, or the one in the file at this path."""
     if str(name) in shipped():

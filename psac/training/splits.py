@@ -76,10 +76,19 @@ def load_splits(recipe: Recipe) -> Splits:
 def _load(recipe: Recipe, split: Split) -> Any:
     from psac import data
 
+    refuse_unknown_data(recipe)
     if recipe.data in data.names():
         return data.load(recipe.data, split, root=recipe.data_root, **recipe.data_settings)
-    path = Path(recipe.data).expanduser()
-    if not path.exists():
+    return load_own(Path(recipe.data).expanduser(), split, recipe.data_settings)
+
+
+def refuse_unknown_data(recipe: Recipe) -> None:
+    """Raises if the data are neither known by name nor there."""
+    from psac import data
+
+    if recipe.data in data.names():
+        return
+    if not Path(recipe.data).expanduser().exists():
         raise ValueError(
             f"data '{recipe.data}' is neither a name nor a path that exists. Names: "
             f"{', '.join(data.names())}.{did_you_mean(recipe.data, data.names())}"
@@ -88,7 +97,6 @@ def _load(recipe: Recipe, split: Split) -> Any:
         raise ValueError(
             f"data_root is for named data, but '{recipe.data}' is a path. Leave it out."
         )
-    return load_own(path, split, recipe.data_settings)
 
 
 def _validated(records: Records, classes: tuple[str, ...], fraction: float) -> Splits:

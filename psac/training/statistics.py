@@ -15,6 +15,8 @@ from torch import Tensor
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 EDGES = [k / 4 for k in range(-16, 13)]  # log10 of the norm, 1e-4 to 1e3
+WEIGHTS = (1e-6, 1e6)  # what lies beyond counts at the ends
+WEIGHT_BINS = 8  # a decade
 
 
 class StepStatistics:
@@ -41,7 +43,7 @@ class StepStatistics:
             "loss": self._loss / self.samples,
             "samples": self.samples,
             "norms": {"quantiles": _quantiles(norms[kept])},
-            "weights": {"quantiles": _quantiles(weights[kept])},
+            "weights": {"quantiles": _quantiles(weights[kept]), **_shares(weights[kept])},
             "histogram": {"log10_norm_edges": EDGES, "counts": _counts(norms)},
             "private": False,
         }
@@ -51,6 +53,15 @@ def _quantiles(values: Tensor) -> list[float] | None:
     if not len(values):
         return None
     return torch.quantile(values, torch.tensor(QUANTILES, dtype=values.dtype)).tolist()
+
+
+def _shares(weights: Tensor) -> dict[str, list]:
+    """How many samples have a weight between the edges, from the least weight to the largest."""
+    places = (weights.clamp(*WEIGHTS).log10() * WEIGHT_BINS).floor().to(torch.int64)
+    first = int(places.min()) if len(places) else 0
+    counts = torch.bincount(places - first).tolist()
+    edges = [(first + k) / WEIGHT_BINS for k in range(len(counts) + 1)]
+    return {"log10_edges": edges, "counts": counts}
 
 
 def _counts(norms: Tensor) -> list[int]:

@@ -11,6 +11,7 @@ Guarantees:
   the run goes on from it by `resume=True`.  With a seed, it then ends equal, bit by bit, to a run
   that was never interrupted, metrics included save for times; without one, steps that were lost
   with their process count as spent (`psac.checkpoint`).
+- One process trains in a folder at a time; a second one is refused.
 - Ctrl-C ends it after the step at hand, saves, and raises `Interrupted`.
 - Every `epsilon` that is written was computed by the accountant from the ledger; lines where that
   would take too long have none.
@@ -54,18 +55,20 @@ def train(
     A finished run that is resumed is returned as it is.
     """
     run = Run(folder)
-    if resume:
-        run.refuse_other(recipe)
-        if run.finished:
-            return run
-    else:
-        run.refuse_occupied()
+    if run.started:
+        with run.locked():  # a folder that is in use is refused before any data are read
+            pass
+    run.refuse(recipe, resume=resume)
+    if run.finished:
+        return run
     device = device_of(recipe)
     splits = load_splits(recipe).to(device)
     trainer = Trainer(recipe, run, splits, observer or Silent())
-    run.enter(recipe, environment(seed=recipe.seed, device=device))
     try:
-        trainer.train()
+        with run.locked():
+            run.refuse(recipe, resume=resume)  # another process may have been here meanwhile
+            run.enter(recipe, environment(seed=recipe.seed, device=device))
+            trainer.train()
     finally:
         trainer.private.close()
     return run

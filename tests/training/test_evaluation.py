@@ -86,6 +86,21 @@ def test_norms_beyond_the_edges_and_those_that_are_not_finite_are_counted_once()
     assert nobody.to_json()["norms"]["quantiles"] is None
 
 
+def test_every_weight_is_counted_between_its_edges():
+    statistics = StepStatistics()
+    norms = torch.tensor([1.0, 1.0, 1.0, 1.0, math.inf])
+    statistics.add(torch.ones(5), norms, torch.tensor([1.0, 1.2, 0.5, 0.0, 0.0]))
+    line = statistics.to_json()["weights"]
+    edges, counts = line["log10_edges"], line["counts"]
+    assert (edges[0], edges[-1], len(edges)) == (-6.0, 0.125, len(counts) + 1)
+    assert {k for k, count in enumerate(counts) if count} == {0, len(counts) - 1, len(counts) - 4}
+    assert edges[-5] <= math.log10(0.5) < edges[-4]
+    assert (counts[0], counts[-4], counts[-1]) == (1, 1, 2)  # the infinite norm is left out
+    nobody = StepStatistics()
+    nobody.add(torch.ones(1), torch.tensor([math.nan]), torch.zeros(1))
+    assert nobody.to_json()["weights"]["counts"] == []
+
+
 def test_metrics_are_rewound_to_a_step_without_the_end_and_the_torn_line(tmp_path):
     log = MetricsLog(tmp_path / "metrics.jsonl")
     for kind, step in (("start", 0), ("step", 1), ("step", 2), ("step", 3), ("end", 2)):

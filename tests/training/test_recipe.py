@@ -128,6 +128,33 @@ def test_overrides_replace_and_epsilon_takes_the_place_of_noise(tmp_path):
         Recipe.from_toml(path, epochss=3)
 
 
+@pytest.mark.parametrize(
+    ("change", "gone"),
+    [
+        ({"rule": "abadi"}, {"r": None, "scale": None}),
+        ({"rule": "auto_s", "r": 0.05}, {"r": 0.05, "scale": None}),
+        ({"optimizer": "adam"}, {"momentum": 0.0}),
+        ({"model": "linear"}, {"model_settings": {}}),
+        ({"data": "digits"}, {"data_root": None, "data_settings": {}}),
+    ],
+)
+def test_what_belongs_to_a_setting_goes_with_it(tmp_path, change, gone):
+    own = {"rule": "psac", "r": 0.2, "scale": 2.0, "bound": 0.5, "data_root": "here"}
+    first = recipe(**own, data_settings={"size": 8})
+    (tmp_path / "mine.toml").write_text(first.to_toml())
+    changed = Recipe.from_toml(tmp_path / "mine.toml", **change)
+    assert changed == dataclasses.replace(first, **(gone | change))
+    assert changed.bound == 0.5
+    same = {name: getattr(first, name) for name in change}
+    assert Recipe.from_toml(tmp_path / "mine.toml", **same) == first
+
+
+def test_tables_are_joined_key_by_key(tmp_path):
+    (tmp_path / "mine.toml").write_text(recipe(data_settings={"label": "y", "size": 8}).to_toml())
+    changed = Recipe.from_toml(tmp_path / "mine.toml", data_settings={"size": 16})
+    assert changed.data_settings == {"label": "y", "size": 16}
+
+
 def test_every_rule_gets_its_settings():
     for name in psac.clipping.RULES:
         assert recipe(rule=name, bound=0.5).clipping().bound == 0.5

@@ -110,7 +110,7 @@ def test_a_run_leaves_every_file_and_they_agree(whole):
     assert names == {
         "recipe.toml", "environment.json", "metrics.jsonl", "ledger.json", "model.safetensors",
         "checkpoint.safetensors", "checkpoint.safetensors.journal", "predictions.json",
-        "summary.json",
+        "summary.json", ".lock",
     }  # fmt: skip
     assert whole.recipe() == recipe()
     summary = whole.summary()
@@ -266,6 +266,8 @@ def test_a_killed_process_leaves_a_run_that_goes_on(whole, tmp_path):
         assert process.stdout is not None
         while process.stdout.readline().strip() != "10":
             assert process.poll() is None
+        with pytest.raises(RunError, match=f"process {process.pid} is training"):
+            train(recipe(), folder, resume=True)
         process.kill()
     assert not Run(folder).finished
     assert_equal_runs(train(recipe(), folder, resume=True), whole)
@@ -331,6 +333,33 @@ def test_training_works_outside_the_main_thread(whole, tmp_path):
 def test_a_folder_with_a_run_is_not_used_again(whole):
     with pytest.raises(RunError, match="holds a run already"):
         train(recipe(), whole.folder)
+
+
+def test_a_second_process_in_the_folder_is_refused_and_the_first_goes_on(whole, tmp_path):
+    folder, refusals = tmp_path / "run", []
+
+    def intrude():
+        for resume in (False, True):
+            with pytest.raises(RunError) as refusal:
+                train(recipe(), folder, resume=resume)
+            refusals.append(str(refusal.value))
+
+    run = train(recipe(), folder, observer=at("step", 8, intrude))
+    assert_equal_runs(run, whole)
+    assert len(refusals) == 2
+    for refusal in refusals:
+        assert f"process {os.getpid()} is training in {folder}" in refusal
+
+
+def test_a_run_that_another_process_began_meanwhile_is_not_overwritten(tmp_path, monkeypatch):
+    def slow_data(recipe):
+        Run(tmp_path / "run").enter(recipe, {})
+        return splits()
+
+    monkeypatch.setattr(trainer_module, "load_splits", slow_data)
+    with pytest.raises(RunError, match="holds a run already"):
+        train(recipe(), tmp_path / "run")
+    assert Run(tmp_path / "run").metrics() == []
 
 
 def test_another_recipe_is_refused_with_what_differs(whole):

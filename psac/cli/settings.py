@@ -1,0 +1,130 @@
+"""Every setting of a recipe as an option, from one table.
+
+Type, flag and default follow from the field of `Recipe`; a row adds where it stands in --help, what
+it means and which names the shell completes.  A field without a row, or a row without a field, is
+an error at once, so that recipes and options cannot drift apart.
+
+    @made_from_options(settings=settings)
+    def command(recipe: str, *, settings: dict[str, Any]) -> None: ...
+
+gives the command an option for each, and what was typed as a dict.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from typing import Annotated, Any, NamedTuple
+
+import typer
+
+from psac.cli import names
+from psac.training.recipe import RANGES, TABLES, WHOLE, Recipe
+from psac.training.toml import tomllib
+
+DATA, MODEL, PRIVACY, OPTIMIZATION, MACHINE = "Data", "Model", "Privacy", "Optimization", "Machine"
+PAIR = "NAME=VALUE"
+
+
+class Row(NamedTuple):
+    panel: str
+    about: str
+    names: names.Names | None = None
+    default: str | None = None  # in words, where it is no constant
+
+
+SETTINGS: dict[str, Row] = {
+    "data": Row(DATA, "A data set (psac data list), or a path of your own.", names.data_sets),
+    "data_root": Row(DATA, "The folder with the files of a named data set."),
+    "data_settings": Row(DATA, "For the reader of the data, such as size=64; repeat for more."),
+    "validation_fraction": Row(
+        DATA, "Evaluate on this part of the records, held out of training, not on the test split."
+    ),
+    "model": Row(MODEL, "The network.", names.choices_of("model")),
+    "model_settings": Row(MODEL, "For the network, such as hidden=[64,32]; repeat for more."),
+    "rule": Row(PRIVACY, "How a sample is weighed.", names.choices_of("rule")),
+    "r": Row(PRIVACY, "The r of the rule.", default="the rule's own"),
+    "bound": Row(PRIVACY, "The most that a sample may add, C.", default="the rule's own"),
+    "scale": Row(PRIVACY, "The norm that the rule takes for 1.", default="the rule's own"),
+    "epsilon": Row(PRIVACY, "The budget: the noise is calibrated to it."),
+    "noise_multiplier": Row(PRIVACY, "The noise itself, in place of a budget."),
+    "delta": Row(PRIVACY, "The chance that the guarantee fails.", default="1 / (10 records)"),
+    "sampling": Row(PRIVACY, "How batches are drawn.", names.samplings),
+    "batch_size": Row(OPTIMIZATION, "The expected size of a batch."),
+    "epochs": Row(OPTIMIZATION, "How often each record is seen, on average."),
+    "optimizer": Row(OPTIMIZATION, "Of torch.", names.choices_of("optimizer")),
+    "learning_rate": Row(OPTIMIZATION, "At the beginning."),
+    "momentum": Row(OPTIMIZATION, "For sgd."),
+    "weight_decay": Row(OPTIMIZATION, "Of the optimizer."),
+    "schedule": Row(OPTIMIZATION, "Of the learning rate.", names.choices_of("schedule")),
+    "seed": Row(MACHINE, "Makes the run repeatable, and NOT private.", default="none: secure"),
+    "device": Row(MACHINE, "Such as cpu, cuda, cuda:1, mps; auto takes a GPU if there is one."),
+    "physical_batch_size": Row(MACHINE, "Samples at a time: for memory, never for the result."),
+}
+
+
+def _option(field: dataclasses.Field) -> inspect.Parameter:
+    name, row = field.name, SETTINGS[field.name]
+    default = row.default or (
+        None if field.default in (dataclasses.MISSING, None) else field.default
+    )
+    option = typer.Option(
+        f"--{name.replace('_', '-')}",
+        help=row.about,
+        rich_help_panel=row.panel,
+        show_default=False if default is None else str(default),
+        autocompletion=names.completer(row.names) if row.names else None,
+        metavar=PAIR if name in TABLES else None,
+    )
+    return inspect.Parameter(
+        name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=None,
+        annotation=Annotated[_type(name), option],
+    )
+
+
+def _help(field: dataclasses.Field, row: Row) -> str:
+    text = row.about
+    if row.names and field.name != "data":  # which can be a path as well
+        text += f" One of {', '.join(sorted(row.names()))}."
+    default = row.default or field.default
+    return text if default in (dataclasses.MISSING, None) else f"{text} Default: {default}."
+
+
+def _type(name: str) -> Any:
+    if name in TABLES:
+        return list[str] | None
+    if name in WHOLE:
+        return int | None
+    return float | None if name in RANGES else str | None
+
+
+def settings(**options: Any) -> dict[str, Any]:
+    """Those that were typed; tables as tables."""
+    given = {name: value for name, value in options.items() if value not in (None, [])}
+    for name in TABLES:
+        if name in given:
+            given[name] = dict(_pair(name, text) for text in given[name])
+    return given
+
+
+settings.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+    [_option(field) for field in dataclasses.fields(Recipe)]
+)
+
+
+def _pair(option: str, text: str) -> tuple[str, Any]:
+    """`size=64` as a name and a value, which is one of TOML, or else a text.
+
+    >>> _pair("data_settings", "label=income"), _pair("model_settings", "hidden=[64, 32]")
+    (('label', 'income'), ('hidden', [64, 32]))
+    """
+    name, equals, value = text.partition("=")
+    if not (name and equals):
+        flag = f"--{option.replace('_', '-')}"
+        raise ValueError(f"{flag} is '{text}': give {PAIR}, such as size=64.")
+    try:
+        return name, tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        return name, value

@@ -1,0 +1,156 @@
+"""`psac train`: a private model from a recipe or from options, and its report page.
+
+Ctrl-C, or SIGTERM, ends it after the step at hand, saves, and says how to go on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.markup import escape
+
+from psac.cli import names
+from psac.cli.console import as_typed, console, errors
+from psac.cli.mistakes import typed
+from psac.cli.options import made_from_options
+from psac.cli.progress import price
+from psac.cli.settings import settings
+from psac.reporting import numerals
+
+if TYPE_CHECKING:
+    from psac.training import Recipe, Run
+
+
+@made_from_options(settings=settings)
+def train(
+    recipe: Annotated[
+        str | None,
+        typer.Argument(
+            help="A shipped recipe (psac recipes) or a TOML file, whose settings options replace. "
+            "Without one, all is said by options.",
+            show_default=False,
+            autocompletion=names.completer(names.recipes),
+        ),
+    ] = None,
+    run: Annotated[
+        Path | None,
+        typer.Option(help="Folder of the run. Default: runs/NAME, as the recipe is called."),
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the run in that folder.")
+    ] = False,
+    label: Annotated[
+        str | None,
+        typer.Option(help="The column of the classes, in a table of your own.", show_default=False),
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Only the last line.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="JSON lines on stdout, and nothing else there.")
+    ] = False,
+    tensorboard: Annotated[
+        bool, typer.Option("--tensorboard", help="Also log to RUN/tensorboard.")
+    ] = False,
+    *,
+    settings: dict[str, Any],
+) -> None:
+    """Train a private model, and write its report page."""
+    from psac.cli.view import view_of
+    from psac.training import train as trained
+    from psac.training.observer import Together
+    from psac.training.tensorboard import TensorBoard
+
+    if label is not None:
+        settings["data_settings"] = {**settings.get("data_settings", {}), "label": label}
+    folder, title = _folder(recipe, run, settings)
+    with typed():
+        if quiet and as_json:
+            raise ValueError("--quiet and --json exclude each other: --json is quiet already.")
+        chosen = _recipe(recipe, folder, resume, settings)
+    try:
+        with contextlib.ExitStack() as open_:
+            observer = open_.enter_context(view_of(console, title, quiet=quiet, as_json=as_json))
+            if tensorboard:
+                log = open_.enter_context(TensorBoard(folder / "tensorboard"))
+                observer = Together(observer, log)
+            done = trained(chosen, folder, resume=resume, observer=observer)
+    except KeyboardInterrupt:
+        _say_how_to_go_on(folder, as_json)
+        raise typer.Exit(1) from None
+    _say_what_came_out(done, quiet, as_json)
+
+
+def _folder(recipe: str | None, run: Path | None, settings: dict[str, Any]) -> tuple[Path, str]:
+    """Where the run goes, and what it is called."""
+    parts = [Path(settings[name]).stem for name in ("data", "model") if name in settings]
+    title = Path(recipe).stem if recipe else "-".join(parts) or (run.name if run else "")
+    if not title:
+        raise typer.BadParameter(
+            "give a recipe (psac recipes), or --data and --model, or --resume with --run FOLDER."
+        )
+    return run or Path("runs") / title, title
+
+
+def _recipe(name: str | None, folder: Path, resume: bool, settings: dict[str, Any]) -> Recipe:
+    from psac.training import Recipe, Run, load_recipe
+    from psac.training.splits import refuse_unknown_data
+
+    if name is not None:
+        chosen = load_recipe(name, **settings)
+    elif resume and Run(folder).started:
+        chosen = load_recipe(Run(folder).recipe_path, **settings)
+    else:
+        chosen = Recipe.from_settings(settings)
+    refuse_unknown_data(chosen)
+    return chosen
+
+
+def _say_how_to_go_on(folder: Path, as_json: bool) -> None:
+    from psac.training import Run
+
+    run = Run(folder)
+    if not run.checkpoint_path.exists():
+        errors.print("[yellow]Stopped before the first step: nothing was trained.[/]")
+        return
+    again = shlex.join(["psac", "train", "--run", str(folder), "--resume"])
+    step = run.ledger().steps
+    if as_json:
+        _print_json({"kind": "stopped", "step": step, "folder": str(folder), "go_on": again})
+    errors.print(f"[yellow]Stopped after step {step:,}, and saved.[/] To go on:")
+    errors.print(f"  [bold]{escape(again)}[/]", soft_wrap=True)
+
+
+def _say_what_came_out(run: Run, quiet: bool, as_json: bool) -> None:
+    from psac.reporting import report
+
+    # The report warns of nothing that training has not warned of.
+    page, summary = report(run.folder), run.summary()
+    if as_json:
+        keys = ("accuracy", "split", "private", "epsilon", "delta", "secure", "seconds")
+        facts = {key: summary[key] for key in keys if key in summary}
+        _print_json(
+            {"kind": "result", **facts, "folder": str(run.folder), "report": as_typed(page)}
+        )
+        return
+    line = result_line(summary)
+    if quiet:
+        console.print(f"{line}, report {escape(as_typed(page))}", soft_wrap=True)
+        return
+    console.print(f"[bold]{line}[/]", soft_wrap=True)
+    console.print(f"The page of this run: [bold]{escape(as_typed(page))}[/]", soft_wrap=True)
+
+
+def result_line(summary: dict[str, Any]) -> str:
+    kind = "" if summary["secure"] else ", NOT private (a seed was given)"
+    return (
+        f"accuracy {summary['accuracy']:.2%} on {summary['split']} records, epsilon "
+        f"{price(summary['epsilon'])} at delta {numerals.delta(summary['delta'])}{kind}"
+    )
+
+
+def _print_json(line: dict[str, Any]) -> None:
+    print(json.dumps(line), flush=True)
