@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from scipy import stats
 from torch import Tensor
 
-from psac import _noise_loops, noise, randomness
+from psac import _compiling, _noise_loops, noise, randomness
 from psac.noise import (
     InsecureNoiseWarning,
     SecureGenerator,
@@ -245,6 +245,7 @@ def test_a_compiler_that_breaks_the_rounding_is_not_trusted():
 
 def test_without_a_compiler_the_library_uses_torch(monkeypatch):
     monkeypatch.setenv("CC", "no-such-compiler")
+    monkeypatch.setattr(_compiling, "library", _compiling.library.__wrapped__)
     assert _noise_loops.compiled.__wrapped__() is None
 
 

@@ -9,12 +9,16 @@ import torch
 from torch import Tensor
 
 from ..contributions import SCRATCH_BYTES, Dense, scratch, slices, wide
+from ..loops import loops
 from .arrival import Arrival, Contributions
 from .broadcast import reduced
 
 
 def layer_norm(arrival: Arrival) -> Contributions:
     node = arrival.node
+    if 1 in arrival.inputs and (sums := compiled_layer_norm(arrival)) is not None:
+        shape = (arrival.num_samples, *arrival.shapes[1])
+        return {k: Dense(sums[2 - k].view(shape)) for k in arrival.inputs}
     found: Contributions = {}
     if 1 in arrival.inputs:
         inputs = wide(node._saved_input)
@@ -23,6 +27,20 @@ def layer_norm(arrival: Arrival) -> Contributions:
     if 2 in arrival.inputs:
         found[2] = reduced(arrival, arrival.grad, 2)
     return found
+
+
+def compiled_layer_norm(arrival: Arrival) -> Tensor | None:
+    """[2, n, features]: gradients of bias and weight; None where the loop does not serve."""
+    node, compiled = arrival.node, loops()
+    given = (arrival.grad, node._saved_input, node._saved_result1, node._saved_result2)
+    if compiled is None or not compiled.serves(*given):
+        return None
+    last = len(arrival.shapes[1])
+    if arrival.layout.dim + last >= arrival.grad.dim():
+        return None
+    flat = (arrival.samples_first(t.flatten(-last)).flatten(1, -2) for t in given)
+    grad, inputs, mean, rstd = flat
+    return compiled.layer_norm(grad, inputs, mean.flatten(1), rstd.flatten(1))
 
 
 def group_norm(arrival: Arrival) -> Contributions | None:
