@@ -15,13 +15,14 @@ from tests.docs.markdown import PAGES, ROOT, blocks, inline, name, prose
 def shown(page) -> list[str]:
     """Lines that a person would type."""
     indented = re.findall(r"^ {4}(\S.*)$", prose(page), re.MULTILINE)
-    lines = [*indented, *"\n".join(code for _, code in blocks(page, "sh")).splitlines()]
+    fenced = "\n".join(code for _, code in blocks(page, "sh")).replace("\\\n", " ")
+    lines = [*indented, *fenced.splitlines()]
     return [line for line in lines if line.startswith("psac ")]
 
 
 def parse(line: str) -> None:
     """Raises what the command line would complain about; runs nothing."""
-    words = shlex.split(line, comments=True)[1:]
+    words = shlex.split(line.partition(" > ")[0], comments=True)[1:]
     command = typer.main.get_command(app)
     while hasattr(command, "commands"):
         own = {option for parameter in command.params for option in parameter.opts}
@@ -53,7 +54,7 @@ def test_commands_named_in_the_text_exist(page):
     known = typer.main.get_command(app).commands
     for code in inline(page):
         words = code.split()
-        if words[:1] == ["psac"] and len(words) > 1 and re.fullmatch(r"[a-z-]+", words[1]):
+        if words[:1] == ["psac"] and len(words) > 1 and re.fullmatch(r"[a-z][a-z-]*", words[1]):
             assert words[1] in known, f"{name(page)}: {code}"
 
 

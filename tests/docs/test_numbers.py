@@ -49,6 +49,7 @@ def test_chances_to_guess_follow_from_epsilon():
         assert percent == f"{chance:.{digits}f}"
 
 
+@pytest.mark.filterwarnings("ignore:Optimal order is the")  # Opacus looks at RDP on its way
 def test_the_noise_beside_opacus_is_measured():
     ours, theirs = re.search(r"(\d\.\d{3}) instead of (\d\.\d{3})", text("opacus.md")).groups()
     plan = {"sampling_rate": 512 / 60_000, "steps": 4687}
