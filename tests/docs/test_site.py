@@ -57,6 +57,15 @@ def test_examples_and_commands_are_filled_in(site):
     assert "<!-- co" not in commands + examples
 
 
+def test_the_reference_is_of_objects_where_a_file_has_the_same_name():
+    for page in (ROOT / "docs" / "api").glob("*.md"):
+        for dotted in re.findall(r"^::: (\S+)$", page.read_text(), re.MULTILINE):
+            file = ROOT / (dotted.replace(".", "/") + ".py")
+            assert not file.exists(), (
+                f"{dotted} would show the file: write it once more behind a dot"
+            )
+
+
 @pytest.mark.parametrize("module", PUBLIC)
 def test_every_public_name_is_in_the_reference(module, site):
     pages = "".join(page.read_text() for page in (site / "api").glob("*.html"))
