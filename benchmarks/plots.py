@@ -52,7 +52,7 @@ def write(folder: Path) -> list[Path]:
     import matplotlib
 
     matplotlib.use("Agg")
-    speed, memory, sweeps = (records.load(folder, kind) for kind in records.KINDS)
+    speed, memory, sweeps = (records.load(folder, kind) for kind in ("speed", "memory", "scaling"))
     written: list[Path] = []
     for theme in THEMES:
         if speed or memory:

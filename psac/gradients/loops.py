@@ -3,6 +3,7 @@
     convolution  forms a sample's weight gradient in the cache, takes its norm, keeps or drops it
     gram         the norm of a sum of outer products, from half of each symmetric Gram matrix
     layer_norm   sums over positions, of gradients and of their products with the inputs
+    group_norm   the same, where positions stand last
 
 All are for float32 on the CPU, and do what the rules do in torch operations otherwise: `loops()` is
 None where they cannot be compiled or disagree with those.  Samples are spread over torch's threads.
@@ -60,12 +61,14 @@ class Loops:
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self._convolution, self._gram = library.psac_convolution, library.psac_gram
-        self._layer_norm = library.psac_layer_norm
+        self._layer_norm, self._group_norm = library.psac_layer_norm, library.psac_group_norm
         part = [size] * 2  # of the samples: the first, and the one after the last
         self._convolution.argtypes = [pointer] * 7 + part
         self._gram.argtypes = [pointer] * 2 + [size] + [pointer] * 2 + part
         self._layer_norm.argtypes = [pointer] * 4 + [size, pointer, size] + part
-        self._convolution.restype = self._gram.restype = self._layer_norm.restype = None
+        self._group_norm.argtypes = [pointer] * 4 + [size] * 3 + [pointer, size] + part
+        for function in (self._convolution, self._gram, self._layer_norm, self._group_norm):
+            function.restype = None
         library.psac_lanes.restype = size
         self.lanes = int(library.psac_lanes())
 
@@ -133,6 +136,24 @@ class Loops:
         shared_out(work, n)
         return out
 
+    def group_norm(
+        self, grad_ncp: Tensor, inputs_ncp: Tensor, mean_nh: Tensor, rstd_nh: Tensor
+    ) -> Tensor:
+        """[2, n, c]: sums over positions of grad, and of grad * (inputs - mean) * rstd."""
+        n, channels, p = grad_ncp.shape
+        held = [t.contiguous() for t in (grad_ncp, inputs_ncp, mean_nh, rstd_nh)]
+        addresses = [t.data_ptr() for t in held]
+        out = torch.empty(2, n, channels, dtype=torch.float32)
+
+        def work(take: Callable[[], tuple[int, int] | None]) -> None:
+            while (part := take()) is not None:
+                self._group_norm(
+                    *addresses, channels, mean_nh.shape[1], p, out.data_ptr(), n, *part
+                )
+
+        shared_out(work, n)
+        return out
+
 
 def with_rows(values_npk: Tensor) -> Tensor:
     """Each row in one piece, wherever it lies."""
@@ -192,12 +213,14 @@ def _agree(found: Loops) -> bool:
         "formed": formed,
         "gram": square_sum(torch.matmul(left.transpose(1, 2), right)),
         "layer norm": torch.stack([right.sum(1), (right * normalised).sum(1)]),
+        "group norm": torch.stack([right.sum(2), (right * normalised).sum(2)]),
     }
     given = {
         "norms": found.convolution(inputs, grad, geometry, kept),
         "formed": kept[:, 0, :, :4],
         "gram": found.gram(left, right)[0],
         "layer norm": found.layer_norm(right, right, mean, rstd),
+        "group norm": found.group_norm(right, right, mean, rstd),
     }
     return all(
         torch.allclose(given[name], expected[name], rtol=1e-4, atol=1e-4) for name in expected

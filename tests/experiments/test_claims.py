@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 
 import psac
-from psac.experiments import judging
+from psac.experiments import fig3, judging
 from psac.experiments.claims import CLAIMS
 from psac.experiments.evidence import Evidence, paper_p
 from psac.experiments.judging import CAVEAT, CONFIRMED, NOT_CONFIRMED, NOT_YET
@@ -149,6 +149,41 @@ def test_a_weighted_curve_that_is_worse_would_not_confirm_the_lazy_region(commit
     data["means"]["psac"] = list(np.zeros(len(data["thetas"])))
     assert judging.lazy_region(with_exhibit(committed, "fig5", data)).verdict == NOT_CONFIRMED
     assert judging.closest(with_exhibit(committed, "fig5", data)).verdict == NOT_CONFIRMED
+
+
+def test_a_bound_below_the_truth_would_not_confirm_the_theorem(committed):
+    data = copy.deepcopy(committed.exhibits["truth"])
+    assert judging.convergence(committed).verdict == CAVEAT
+    data["runs"][-1]["theorem_2"] = data["runs"][-1]["smallest"] / 2
+    assert judging.convergence(with_exhibit(committed, "truth", data)).verdict == NOT_CONFIRMED
+
+
+def test_the_order_in_r_is_judged_at_equal_r_and_at_equal_largest_weight(committed):
+    data = copy.deepcopy(committed.exhibits["bounds"])
+    assert judging.lower_bound(committed).verdict == CAVEAT
+    for curve in data["curves"]:
+        curve["matched"] = [2 * bound for bound in curve["psac"]]
+    assert judging.lower_bound(with_exhibit(committed, "bounds", data)).verdict == CONFIRMED
+    for curve in data["curves"]:
+        curve["auto_s"] = [bound / 2 for bound in curve["psac"]]
+    assert judging.lower_bound(with_exhibit(committed, "bounds", data)).verdict == NOT_CONFIRMED
+
+
+@pytest.mark.parametrize(
+    "cosine, noisy, verdict",
+    [(0.9, 0.3, CONFIRMED), (0.9, 0.1, CAVEAT), (0.7, 0.3, NOT_CONFIRMED)],
+)
+def test_the_deviation_is_judged_before_and_after_the_noise(cosine, noisy, verdict):
+    def seen(rule):
+        own = rule == "psac"
+        return {
+            "cosine": dict.fromkeys(fig3.RULES, cosine if own else 0.8),
+            "noisy": dict.fromkeys(fig3.RULES, noisy if own else 0.2),
+        }
+
+    runs = [{"rule": rule, "measured": [seen(rule)]} for rule in fig3.TRAINED]
+    evidence = Evidence(exhibits={"fig3": {"runs": runs}}, table2=[])
+    assert judging.deviation(evidence).verdict == verdict
 
 
 def with_exhibit(evidence: Evidence, name: str, data: dict) -> Evidence:

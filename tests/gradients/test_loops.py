@@ -74,6 +74,18 @@ def test_gram_sums_equal_the_norm_of_the_product_however_rows_lie(samples, posit
 
 
 @needs_a_compiler
+@given(samples=small, groups=small, each=small, positions=st.integers(1, 40))
+def test_group_norm_equals_the_sums_of_each_sample(samples, groups, each, positions):
+    grad, inputs = torch.randn(2, samples, groups * each, positions)
+    mean, rstd = torch.randn(2, samples, groups)
+    by_channel = (t.repeat_interleave(each, 1).unsqueeze(-1) for t in (mean, rstd))
+    normalised = (inputs - next(by_channel)) * next(by_channel)
+    expected = torch.stack([grad.sum(2), (grad * normalised).sum(2)])
+    found = compiled.group_norm(grad, inputs, mean, rstd)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+
+
+@needs_a_compiler
 @pytest.mark.parametrize("threads", [1, 2, 3])
 def test_the_number_of_threads_changes_nothing(threads):
     before = torch.get_num_threads()
@@ -107,7 +119,7 @@ def test_the_default_dtype_plays_no_part():
 @needs_a_compiler
 def test_loops_that_miscount_are_not_trusted(monkeypatch):
     assert loops._agree(compiled)
-    for name in ("gram", "layer_norm", "convolution"):
+    for name in ("gram", "layer_norm", "group_norm", "convolution"):
         true = getattr(loops.Loops, name)
         with monkeypatch.context() as patch:
             patch.setattr(loops.Loops, name, lambda *a, t=true: 1.01 * torch.stack([*t(*a)]))
