@@ -230,7 +230,7 @@ MUTATIONS = (
                 "total.sub_(anchor).add_(noise.add_(anchor))",
                 "total.add_(noise)",
             ),
-            ("_noise_loops.py", "if compiler is None or", "if True or"),
+            ("_compiling.py", "if compiler is None or", "if True or"),
         ),
         (
             "tests/test_noise.py::"

@@ -17,12 +17,14 @@ from psac.cli.compare import compare
 from psac.cli.data import get_data, list_data
 from psac.cli.demo import demo
 from psac.cli.mistakes import explain, readable_warnings
+from psac.cli.paper import TITLES, everything, figure, page
 from psac.cli.predict import predict
 from psac.cli.pricing import calibrate, epsilon
 from psac.cli.recipes import recipes
 from psac.cli.report import report
 from psac.cli.sweep import sweep
 from psac.cli.table2 import table2
+from psac.cli.theory import theory
 from psac.cli.train import train
 from psac.cli.version import version
 
@@ -49,7 +51,11 @@ COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
         "version": version,
     },
     "The paper": {
+        **{f"paper {name}": figure(name) for name in TITLES},
         "paper table2": table2,
+        "paper all": everything,
+        "paper page": page,
+        "theory": theory,
     },
 }
 GROUPS = {  # commands of two words
