@@ -91,7 +91,7 @@ RESNET9 = {
     "epochs": 4,
     "optimizer": "nadam",
 }
-SHORT = "A short schedule for two cores: 4 epochs, three seeds, a quarter of the width (16)."
+SHORT = "A short schedule for two cores: 4 epochs, three seeds, a quarter of the width (16)"
 NOT_HERE = "not run here: the data cannot be had on this machine"
 TABLE2: dict[str, Row] = {
     row.name: row
@@ -198,7 +198,7 @@ TABLE2: dict[str, Row] = {
             network="ResNet9",
             budget="(8, 1e-5)",
             paper={},
-            note=f"not in the paper. {SHORT} The labels are the 10 classes, 14 groups of classes "
+            note=f"not in the paper. {SHORT}. The labels are the 10 classes, 14 groups of classes "
             "and 16 facts of the pixels; accuracy is the share of right ones",
             settings={**RESNET9, "data": "cifar10", "data_settings": {"attributes": True}},
             learning_rates=(1e-3, 3e-3),
