@@ -9,10 +9,10 @@ import typer
 from rich.table import Table
 
 from psac.cli import names
-from psac.cli.console import as_typed, console
-from psac.cli.crowd import trained
+from psac.cli.console import console
+from psac.cli.crowd import say_where, trained
 from psac.cli.mistakes import typed
-from psac.cli.options import made_from_options
+from psac.cli.options import Processes, RecipeName, made_from_options
 from psac.cli.progress import price
 from psac.cli.settings import settings
 from psac.cli.together import price_of_all
@@ -27,13 +27,7 @@ OF_A_RULE = ("r", "bound", "scale", "learning_rate")
 
 @made_from_options(settings=settings)
 def compare(
-    recipe: Annotated[
-        str,
-        typer.Argument(
-            help="A shipped recipe (psac recipes) or a TOML file; options replace its settings.",
-            autocompletion=names.completer(names.recipes),
-        ),
-    ],
+    recipe: RecipeName,
     rule: Annotated[
         list[str] | None,
         typer.Option(
@@ -47,7 +41,7 @@ def compare(
     folder: Annotated[
         Path | None, typer.Option(help="Where the runs go. Default: runs/compare-NAME.")
     ] = None,
-    processes: Annotated[int, typer.Option(help="Runs at a time.", min=1)] = 2,
+    processes: Processes = 2,
     *,
     settings: dict[str, Any],
 ) -> None:
@@ -119,8 +113,7 @@ def _tell(jobs: list[Job], place: Path) -> None:
     console.print(total.sentence)
     write_json(place / "compare.json", {**_facts(found, tests), "price": total.to_json()})
     page = report([job.folder for job in jobs], output=place / "report.html")
-    for what, path in (("numbers", place / "compare.json"), ("page", page)):
-        console.print(f"The {what}: [bold]{as_typed(path)}[/]", soft_wrap=True)
+    say_where(place / "compare.json", page)
 
 
 def _results(found: list[Group]) -> Table:

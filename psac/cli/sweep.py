@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from psac.cli import names
-from psac.cli.console import as_typed, console
-from psac.cli.crowd import trained
+from psac.cli.console import console
+from psac.cli.crowd import say_where, trained
 from psac.cli.mistakes import typed
-from psac.cli.options import made_from_options
+from psac.cli.options import Processes, RecipeName, made_from_options
 from psac.cli.progress import price
 from psac.cli.settings import settings
 from psac.cli.sweep_plan import Plan
@@ -30,13 +29,7 @@ HELD_OUT = (
 
 @made_from_options(settings=settings)
 def sweep(
-    recipe: Annotated[
-        str,
-        typer.Argument(
-            help="A shipped recipe (psac recipes) or a TOML file; options replace its settings.",
-            autocompletion=names.completer(names.recipes),
-        ),
-    ],
+    recipe: RecipeName,
     tries: Annotated[
         list[str] | None,
         typer.Option(
@@ -57,7 +50,7 @@ def sweep(
     folder: Annotated[
         Path | None, typer.Option(help="Where the runs go. Default: runs/sweep-NAME.")
     ] = None,
-    processes: Annotated[int, typer.Option(help="Runs at a time.", min=1)] = 2,
+    processes: Processes = 2,
     *,
     settings: dict[str, Any],
 ) -> None:
@@ -92,8 +85,7 @@ def _tell(plan: Plan, jobs: list[Job], place: Path) -> None:
     write_json(place / "results.json", {"asked": plan.to_json(), **facts})
     folders = [job.folder for job in jobs]
     page = report(folders if len(folders) > 1 else folders[0], output=place / "report.html")
-    for what, path in (("numbers", place / "results.json"), ("page", page)):
-        console.print(f"The {what}: [bold]{as_typed(path)}[/]", soft_wrap=True)
+    say_where(place / "results.json", page)
 
 
 def _table(plan: Plan, runs: list[Run], best: Run) -> Table:
