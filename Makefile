@@ -8,7 +8,7 @@ READY := $(VENV)/.ready
 READY_BENCH := $(VENV)/.ready-bench
 READY_SLOW := $(VENV)/.ready-slow
 
-.PHONY: help setup demo test test-slow mutations check bench clean
+.PHONY: help setup demo test test-slow mutations check bench docs clean
 .DEFAULT_GOAL := help
 
 help:  ## Show this list
@@ -19,7 +19,7 @@ setup: $(READY)  ## Build .venv with what tests and demo need (once)
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(PIP_INSTALL) torch
-	$(PIP_INSTALL) --editable '.[cli,plots,data,hf,dev]'
+	$(PIP_INSTALL) --editable '.[cli,plots,data,hf,docs,dev]'
 	@touch $@
 
 $(READY_BENCH): $(READY)
@@ -53,6 +53,9 @@ bench: $(READY_BENCH)  ## Measure against ordinary training, Opacus and vmap
 	$(RUN) -m benchmarks
 	$(RUN) examples/check_a_model.py --readme
 
+docs: setup  ## Build the documentation into site/
+	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build
+
 clean:  ## Remove .venv, caches and build products
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist site *.egg-info .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

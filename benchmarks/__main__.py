@@ -1,4 +1,4 @@
-"""The command line: `python -m benchmarks [speed|memory|scaling|profile|report|all]`.
+"""The command line: `python -m benchmarks [speed|memory|scaling|noise|profile|report|all]`.
 
 Every workload's result is written as soon as it is there, and what is already measured for this
 very code, machine and settings is not measured again (`--fresh` does). Quick runs go to a folder
@@ -15,13 +15,13 @@ from typing import Any
 
 import torch
 
-from benchmarks import memory, profiles, records, report, scaling, speed
+from benchmarks import memory, noise, profiles, records, report, scaling, speed
 from benchmarks.contestants import CONTESTANTS, silence_known_warnings
 from benchmarks.workloads import WORKLOADS
 
-TASKS = ("speed", "memory", "scaling", "profile", "report")
+TASKS = ("speed", "memory", "scaling", "noise", "profile", "report")
 SCALED = ("ordinary", "psac", "opacus_ghost")
-PROFILED = ("psac", "ordinary")
+PROFILED = ("psac", "engine", "ordinary")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -134,6 +134,16 @@ def _scaling(options: argparse.Namespace) -> None:
         )
 
 
+def _noise(options: argparse.Namespace) -> None:
+    _record(
+        options,
+        "noise",
+        "ten-million",
+        {"seconds": options.seconds / 4, "size": noise.SIZE},
+        lambda: noise.measure(size=noise.SIZE, seconds=options.seconds / 4, seed=options.seed),
+    )
+
+
 def _profile(options: argparse.Namespace) -> None:
     contestants = options.contestants or list(PROFILED)
     for name in options.workloads:
@@ -152,6 +162,7 @@ RUN: dict[str, Callable[[argparse.Namespace], None]] = {
     "speed": _speed,
     "memory": _memory,
     "scaling": _scaling,
+    "noise": _noise,
     "profile": _profile,
     "report": _report,
 }

@@ -13,6 +13,7 @@ from benchmarks import records
 from benchmarks.contestants import CONTESTANTS, TITLES
 from benchmarks.records import Record
 from benchmarks.workloads import WORKLOADS
+from psac.experiments.theme import save
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -51,27 +52,14 @@ def write(folder: Path) -> list[Path]:
     import matplotlib
 
     matplotlib.use("Agg")
-    speed, memory, sweeps = (records.load(folder, kind) for kind in records.KINDS)
+    speed, memory, sweeps = (records.load(folder, kind) for kind in ("speed", "memory", "scaling"))
     written: list[Path] = []
     for theme in THEMES:
         if speed or memory:
-            written += _save(_ratio_figure(speed, memory, theme), folder / f"bench-{theme}")
+            written += save(_ratio_figure(speed, memory, theme), folder / f"bench-{theme}")
         if sweeps:
-            written += _save(_scaling_figure(sweeps, theme), folder / f"scaling-{theme}")
+            written += save(_scaling_figure(sweeps, theme), folder / f"scaling-{theme}")
     return written
-
-
-def _save(figure: Figure, stem: Path) -> list[Path]:
-    """SVG and PNG; the same records give the same bytes."""
-    import matplotlib
-    from matplotlib import pyplot
-
-    paths = [stem.with_suffix(".svg"), stem.with_suffix(".png")]
-    with matplotlib.rc_context({"svg.hashsalt": "psac"}):
-        figure.savefig(paths[0], metadata={"Date": None})
-    figure.savefig(paths[1], dpi=160)
-    pyplot.close(figure)
-    return paths
 
 
 def _style(axes: Axes, colours: dict[str, str]) -> None:

@@ -26,7 +26,7 @@ from typing import Any
 import torch
 
 ROOT = Path(__file__).resolve().parent.parent
-KINDS = ("speed", "memory", "scaling")
+KINDS = ("speed", "memory", "scaling", "noise")
 PACKAGES = ("psac", "torch", "opacus", "transformers", "peft", "numpy")
 
 Record = dict[str, Any]

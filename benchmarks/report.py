@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import plots, records
+from benchmarks import noise, plots, records
 from benchmarks.contestants import CONTESTANTS, TITLES
 from benchmarks.records import Record
 from benchmarks.workloads import WORKLOADS
@@ -23,6 +23,8 @@ def lines_of(record: Record) -> list[str]:
     """A record in a few lines for the terminal."""
     if record["kind"] == "scaling":
         return scaling_table(record).splitlines()
+    if record["kind"] == "noise":
+        return [noise.sentence(record)]
     result = []
     for name, figure in record["contestants"].items():
         if figure["status"] != "ran":
@@ -150,7 +152,7 @@ def _caption(found: Sequence[Record]) -> str:
 
 def markdown(folder: Path) -> str:
     """The whole page of tables, from the records of a folder."""
-    speed, memory, sweeps = (records.load(folder, kind) for kind in records.KINDS)
+    speed, memory, sweeps, noises = (records.load(folder, kind) for kind in records.KINDS)
     notes, parts = _Notes(), []
     if speed:
         parts += [
@@ -165,7 +167,8 @@ def markdown(folder: Path) -> str:
             ratio_table(memory, kind="memory", notes=notes),
         ]
     parts += [f"{record['title']}\n\n{scaling_table(record)}" for record in sweeps.values()]
-    everything = [*speed.values(), *memory.values(), *sweeps.values()]
+    parts += [noise.sentence(record) for record in noises.values()]
+    everything = [*speed.values(), *memory.values(), *sweeps.values(), *noises.values()]
     if not everything:
         raise FileNotFoundError(
             f"no result files in '{folder.name}'. Run `python -m benchmarks speed` first."

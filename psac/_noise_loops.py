@@ -1,27 +1,22 @@
 """The inner loop of `psac.noise`, twice: as torch operations, and compiled from C.
 
 The compiled one is used where the user's machine has a C compiler and its results agree with the
-first.  It is compiled once per process (a quarter of a second) in a temporary folder, so that no
-cached binary goes stale, meets another processor, or is tampered with.
+first.
 """
 
 import ctypes
 import functools
 import math
-import os
 import pathlib
-import shutil
-import subprocess
-import tempfile
 from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
+from psac import _compiling
+
 CHUNK = 2**17  # Numbers drawn at a time: a megabyte of keystream, to stay in the cache.
 SOURCE = pathlib.Path(__file__).with_suffix(".c")
-FLAGS = ["-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC"]
-WIDE = "-mprefer-vector-width=512"  # Not known to every compiler: tried first.
 
 
 class Piece(NamedTuple):
@@ -115,21 +110,12 @@ class CompiledLoops:
 
 @functools.cache
 def compiled() -> CompiledLoops | None:
-    """The compiled loop, or None where it cannot be had or PSAC_NO_COMPILE is set."""
-    compiler = shutil.which(os.environ.get("CC", "cc"))
-    if compiler is None or "PSAC_NO_COMPILE" in os.environ:
+    """The compiled loop, or None where it cannot be had."""
+    library = _compiling.library(SOURCE)
+    if library is None:
         return None
-    with tempfile.TemporaryDirectory(prefix="psac-", ignore_cleanup_errors=True) as folder:
-        library = str(pathlib.Path(folder, "noise_loops.so"))
-        for flags in ([*FLAGS, WIDE], FLAGS):
-            command = [compiler, *flags, str(SOURCE), "-o", library, "-lm"]
-            try:
-                subprocess.run(command, check=True, capture_output=True, timeout=60)
-                loops = CompiledLoops(ctypes.CDLL(library))
-            except (OSError, subprocess.SubprocessError, AttributeError):
-                continue
-            return loops if _agree(loops, TorchLoops()) else None
-    return None
+    loops = CompiledLoops(library)
+    return loops if _agree(loops, TorchLoops()) else None
 
 
 def _agree(loops: Loops, definition: Loops) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks import contestants, memory, plots, records, report, scaling, speed
+from benchmarks import contestants, memory, noise, plots, records, report, scaling, speed
 from benchmarks.__main__ import parser
 from benchmarks.workloads import WORKLOADS
 
@@ -217,3 +217,10 @@ def test_the_command_line_is_what_the_docs_say() -> None:
     options = parser().parse_args(["speed", "--workloads", "cnn", "--quick", "--seconds", "5"])
     assert (options.task, options.workloads, options.quick) == ("speed", ["cnn"], True)
     assert parser().parse_args([]).task == "all"
+
+
+def test_noise_is_measured_beside_plain_normals_and_put_in_words():
+    record = {"settings": {"size": 1000}, **noise.measure(size=1000, seconds=0.01)}
+    assert set(record["contestants"]) == set(noise.TITLES)
+    assert record["contestants"]["psac"]["ratio"] > 0
+    assert noise.sentence(record).startswith("Gaussian noise for 1,000 parameters: `torch.randn`")

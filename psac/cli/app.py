@@ -12,12 +12,19 @@ from typing import Annotated
 import typer
 
 from psac.cli.audit import audit
+from psac.cli.check import check
+from psac.cli.compare import compare
 from psac.cli.data import get_data, list_data
 from psac.cli.demo import demo
 from psac.cli.mistakes import explain, readable_warnings
+from psac.cli.paper import TITLES, everything, figure, page
+from psac.cli.predict import predict
 from psac.cli.pricing import calibrate, epsilon
 from psac.cli.recipes import recipes
 from psac.cli.report import report
+from psac.cli.sweep import sweep
+from psac.cli.table2 import table2
+from psac.cli.theory import theory
 from psac.cli.train import train
 from psac.cli.version import version
 
@@ -27,11 +34,15 @@ COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
         "demo": demo,
         "train": train,
         "report": report,
+        "predict": predict,
+        "compare": compare,
+        "sweep": sweep,
     },
     "Privacy": {
         "calibrate": calibrate,
         "epsilon": epsilon,
         "audit": audit,
+        "check": check,
     },
     "What there is": {
         "recipes": recipes,
@@ -39,8 +50,18 @@ COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
         "data get": get_data,
         "version": version,
     },
+    "The paper": {
+        **{f"paper {name}": figure(name) for name in TITLES},
+        "paper table2": table2,
+        "paper all": everything,
+        "paper page": page,
+        "theory": theory,
+    },
 }
-GROUPS = {"data": "Data sets: what there is, and fetching."}  # commands of two words
+GROUPS = {  # commands of two words
+    "data": "Data sets: what there is, and fetching.",
+    "paper": "Figures and tables of the DP-PSAC paper, made anew.",
+}
 state = {"debug": False}
 
 

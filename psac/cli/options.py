@@ -6,7 +6,7 @@
     def calibrate(epsilon: float, *, plan: Plan) -> None: ...
 
 gives `calibrate` the options --steps and --epochs, and the value that they make.  What a maker
-refuses is a usage error.
+refuses is a usage error.  An option that the command has itself is its own, and not the maker's.
 """
 
 from __future__ import annotations
@@ -26,7 +26,11 @@ def made_from_options(**makers: Callable[..., Any]) -> Callable[[Command], Comma
 
     def decorate(command: Command) -> Command:
         own = [each for each in _parameters(command) if each.name not in makers]
-        theirs = {name: _parameters(make) for name, make in makers.items()}
+        names = {each.name for each in own}
+        theirs = {
+            name: [each for each in _parameters(make) if each.name not in names]
+            for name, make in makers.items()
+        }
 
         @functools.wraps(command)
         def with_options(**given: Any) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from psac.data.entry import DataNotFound
 from psac.data.images import scaled
@@ -22,15 +23,14 @@ from psac.data.records import TensorRecords
 def from_npz(path: str | os.PathLike[str]) -> TensorRecords:
     """Records of the arrays x and y.  Nothing in the file is executed."""
     file = Path(path).expanduser()
-    x, y = _arrays(file)
+    x, y = _arrays(file, "x", "y")
     if x.ndim == 0 or y.ndim == 0 or len(x) != len(y) or len(x) == 0:
         raise ValueError(
             f"{file}: x has the shape {x.shape} and y {y.shape}. Both need one entry per record, "
             "and at least one."
         )
-    if not np.isfinite(x).all() or not np.isfinite(y).all():
-        raise ValueError(f"{file}: there are numbers that are not finite. Fill in or drop them.")
-    inputs = scaled(x) if x.dtype == np.uint8 else torch.from_numpy(x.astype(np.float32))
+    inputs = _inputs(x, file)
+    _refuse_infinite(y, file)
     if y.dtype.kind == "f":
         labels, classes = torch.from_numpy(y.astype(np.float32)), ()
     else:
@@ -41,7 +41,26 @@ def from_npz(path: str | os.PathLike[str]) -> TensorRecords:
     return TensorRecords(inputs, labels, name=file.stem, classes=classes)
 
 
-def _arrays(file: Path) -> tuple[np.ndarray, np.ndarray]:
+def inputs_from_npz(path: str | os.PathLike[str]) -> Tensor:
+    """The array x alone, for records without labels."""
+    file = Path(path).expanduser()
+    (x,) = _arrays(file, "x")
+    if x.ndim == 0 or len(x) == 0:
+        raise ValueError(f"{file}: x has the shape {x.shape}. It needs one entry per record.")
+    return _inputs(x, file)
+
+
+def _inputs(x: np.ndarray, file: Path) -> Tensor:
+    _refuse_infinite(x, file)
+    return scaled(x) if x.dtype == np.uint8 else torch.from_numpy(x.astype(np.float32))
+
+
+def _refuse_infinite(array: np.ndarray, file: Path) -> None:
+    if not np.isfinite(array).all():
+        raise ValueError(f"{file}: there are numbers that are not finite. Fill in or drop them.")
+
+
+def _arrays(file: Path, *wanted: str) -> list[np.ndarray]:
     if not file.is_file():
         raise DataNotFound(f"there is no file {file}.")
     try:
@@ -49,16 +68,16 @@ def _arrays(file: Path) -> tuple[np.ndarray, np.ndarray]:
             arrays = np.load(content, allow_pickle=False)
             if isinstance(arrays, np.ndarray):
                 raise ValueError("it is a single array")
-            if missing := {"x", "y"} - set(arrays.files):
+            if missing := set(wanted) - set(arrays.files):
                 held = ", ".join(arrays.files) or "nothing"
                 raise ValueError(f"it has no array {', '.join(sorted(missing))}, but {held}")
-            x, y = arrays["x"], arrays["y"]
+            found = [arrays[name] for name in wanted]
     except (OSError, EOFError, ValueError, zipfile.BadZipFile) as error:
         raise DataNotFound(
             f"{file} cannot be used: {error}. Write it with numpy.savez({str(file)!r}, x=inputs, "
             "y=labels), of numbers."
         ) from error
-    for name, array in (("x", x), ("y", y)):
+    for name, array in zip(wanted, found, strict=True):
         if array.dtype.kind not in "biuf":
             raise ValueError(f"{file}: {name} is of type {array.dtype}. Store numbers.")
-    return x, y
+    return found

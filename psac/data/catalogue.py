@@ -22,6 +22,7 @@ from psac.data.celeba import CELEBA
 from psac.data.cifar import CIFAR10
 from psac.data.digits import DIGITS
 from psac.data.entry import Entry, Info
+from psac.data.features import CIFAR10_FEATURES
 from psac.data.files import CachedFiles, FolderFiles
 from psac.data.glue import MNLI, QNLI, QQP, SST2
 from psac.data.imagenette import IMAGENETTE
@@ -36,6 +37,7 @@ ENTRIES: dict[str, Entry] = {
         FASHION_MNIST,
         MNIST,
         CIFAR10,
+        CIFAR10_FEATURES,
         IMAGENETTE,
         CELEBA,
         SST2,
@@ -80,7 +82,7 @@ def fetch(name: str, progress: Progress | None = None) -> Path:
 
 
 # For editors and type checkers: what kind of data set a name gives.
-TensorName = Literal["fashion-mnist", "mnist", "cifar10", "adult", "digits"]
+TensorName = Literal["fashion-mnist", "mnist", "cifar10", "cifar10-features", "adult", "digits"]
 ImageName = Literal["imagenette", "celeba"]
 TextName = Literal["sst2", "qnli", "qqp", "mnli", "movie-reviews"]
 

@@ -33,7 +33,7 @@ def from_folder(
             f"{folder} is not a folder. Pass one that holds a folder for each class."
         )
     classes = sorted(inner for inner in folder.iterdir() if inner.is_dir() and _is_shown(inner))
-    images = [_images_in(inner) for inner in classes]
+    images = [images_in(inner) for inner in classes]
     if not classes or not all(images):
         empty = next(
             (inner for inner, found in zip(classes, images, strict=True) if not found), None
@@ -53,7 +53,8 @@ def from_folder(
     )
 
 
-def _images_in(folder: Path) -> list[Path]:
+def images_in(folder: Path) -> list[Path]:
+    """Those at any depth, in the order of their names."""
     found = (path for path in folder.rglob("*") if path.suffix.lower() in ENDINGS)
     return sorted(path for path in found if _is_shown(path) and path.is_file())
 

@@ -4,11 +4,11 @@ import importlib
 from types import ModuleType
 
 
-def needed(module: str, *, package: str, purpose: str) -> ModuleType:
+def needed(module: str, *, package: str, purpose: str, extra: str = "data") -> ModuleType:
     """The module, or an error that says what it is for and how to install it."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
         raise ImportError(
-            f"{purpose} needs {package}, which is not installed: pip install 'psac[data]'."
+            f"{purpose} needs {package}, which is not installed: pip install 'psac[{extra}]'."
         ) from error

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from psac.accounting import PrivacyWarning
 from psac.data.entry import DataNotFound
@@ -60,6 +61,23 @@ def from_parquet(
     """Records of a Parquet file, by pyarrow (the extra `data`)."""
     table = _parquet_table(Path(path).expanduser())
     return _records(table, label, text, classes, ranges or {}, categories or {})
+
+
+def inputs_from_table(
+    path: str | os.PathLike[str],
+    *,
+    label: str,
+    ranges: Ranges | None = None,
+    categories: Categories | None = None,
+) -> Tensor:
+    """The features of a CSV or Parquet file that need not have the column of labels.
+
+    Categories are not read off these records: they could be others than those that were learned.
+    """
+    file = Path(path).expanduser()
+    table = _parquet_table(file) if file.suffix == ".parquet" else _csv_table(file)
+    table.columns.pop(label, None)
+    return _inputs(table, ranges or {}, categories or {}, found_ones=False)
 
 
 class _Table(NamedTuple):
@@ -129,12 +147,33 @@ def _records(
         pairs = zip(map(str, table.column(text)), numbers, strict=True)
         records = [{"text": value, "label": number} for value, number in pairs]
         return TextRecords(records, name=table.file.stem, classes=names)
+    del table.columns[label]
+    inputs = _inputs(table, ranges, categories)
+    return TensorRecords(inputs, torch.tensor(numbers), name=table.file.stem, classes=names)
+
+
+def _inputs(
+    table: _Table, ranges: Ranges, categories: Categories, *, found_ones: bool = True
+) -> Tensor:
+    """One vector for each record; `found_ones` allows categories that are read off the records."""
     features = []
     for name in table.columns:
-        if name != label:
-            features.append(_feature(table, name, ranges, categories))
-    inputs = torch.from_numpy(np.concatenate(features, axis=1))
-    return TensorRecords(inputs, torch.tensor(numbers), name=table.file.stem, classes=names)
+        if not found_ones and name not in categories and not _has_numbers(table, name):
+            raise ValueError(
+                f"{table.file}, column {name!r} has no numbers, and the run does not say what its "
+                f"categories are (data_settings.categories): it was trained without {name!r}, or "
+                "with those that its records happened to have."
+            )
+        features.append(_feature(table, name, ranges, categories))
+    return torch.from_numpy(np.concatenate(features, axis=1))
+
+
+def _has_numbers(table: _Table, name: str) -> bool:
+    try:
+        np.array(table.column(name), np.float64)
+    except (ValueError, TypeError):
+        return False
+    return True
 
 
 def _check(
@@ -204,7 +243,7 @@ def _categories_found(table: _Table, name: str) -> list[str]:
         f"That a value occurs is then not private: pass categories={{{name!r}: [...]}}, a list "
         "that was known before.",
         PrivacyWarning,
-        stacklevel=5,
+        stacklevel=6,
     )
     return found
 

@@ -56,43 +56,36 @@ class Report:
     def ok(self) -> bool:
         return self.way != "refused"
 
-    def __str__(self) -> str:
-        lines = [
-            f"psac.check  {self.model}: {self.num_parameters:,} trainable parameters, "
+    def title(self) -> str:
+        return (
+            f"{self.model}: {self.num_parameters:,} trainable parameters, "
             f"{self.num_samples} samples"
-        ]
-        lines += (
-            table([("parameter", "shape", "rule", "norms by")] + [cells(row) for row in self.rows])
-            if self.rows
-            else []
         )
+
+    def facts(self) -> list[tuple[str, str]]:
+        """What was found of the model as a whole, by name."""
         verdict = {"fast": "yes", "loop over samples": "yes, slowly", "refused": "NO"}[self.way]
         facts = [
             ("can be trained privately", verdict),
             ("samples are isolated", "yes" if self.isolated else "NOT SHOWN"),
         ]
         if self.error is not None:
-            facts.append(
-                (
-                    "distance to a plain loop",
-                    f"{self.error:.1e} (relative, on {ALONE} samples)",
-                )
-            )
+            distance = f"{self.error:.1e} (relative, on {ALONE} samples)"
+            facts.append(("distance to a plain loop", distance))
         if self.seconds:
-            facts.append(
-                ("time of forward + backward", beside(*self.seconds, lambda s: f"{s * 1e3:.1f} ms"))
-            )
+            times = beside(*self.seconds, lambda s: f"{s * 1e3:.1f} ms")
+            facts.append(("time of forward + backward", times))
         if self.peak_bytes:
-            facts.append(
-                (
-                    "peak memory above the model",
-                    beside(*self.peak_bytes, lambda b: f"{b / 2**20:.0f} MiB"),
-                )
-            )
-        if self.reason:
-            facts.append(("reason", self.reason))
-        width = max(len(name) for name, _ in facts)
-        return "\n".join(lines + [f"  {name:<{width}}  {value}" for name, value in facts])
+            memory = beside(*self.peak_bytes, lambda b: f"{b / 2**20:.0f} MiB")
+            facts.append(("peak memory above the model", memory))
+        return [*facts, ("reason", self.reason)] if self.reason else facts
+
+    def __str__(self) -> str:
+        head = [("parameter", "shape", "rule", "norms by")]
+        lines = table(head + [cells(row) for row in self.rows]) if self.rows else []
+        width = max(len(name) for name, _ in self.facts())
+        facts = [f"  {name:<{width}}  {value}" for name, value in self.facts()]
+        return "\n".join([f"psac.check  {self.title()}", *lines, *facts])
 
     def __repr__(self) -> str:
         return str(self)

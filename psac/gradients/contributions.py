@@ -26,6 +26,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from .loops import loops
+
 # How many bytes a temporary may take; per-sample gradients and Gram matrices are formed in slices
 # below it.
 TEMPORARY_BYTES = 64 * 2**20
@@ -222,6 +224,10 @@ class Outer:
     def by_gram(self, budget: Budget | None = None) -> Tensor:
         n, h, p, _ = self.left.shape
         norms, mass = [], []
+        compiled = loops() if h == 1 else None
+        if compiled is not None and compiled.serves(self.left, self.right):
+            found = compiled.gram(self.left.squeeze(1), self.right.squeeze(1))
+            return self.guarded(*found, lambda samples: square_sum(self.dense(samples)))
         parts = slices(n, 2 * h * p * p * 4)
         shared = budget.gram if budget is not None and len(parts) == 1 else gram
         for s in parts:

@@ -76,7 +76,7 @@ def _warning(
 
 def _price(runs: Sequence[Run]) -> Html | None:
     """What all runs cost one who sees all of them."""
-    total = _together(runs)
+    total = together(runs)
     if total is None:
         return None
     spent, delta = total
@@ -99,7 +99,7 @@ def _price(runs: Sequence[Run]) -> Html | None:
     )
 
 
-def _together(runs: Sequence[Run]) -> tuple[float, float] | None:
+def together(runs: Sequence[Run]) -> tuple[float, float] | None:
     """Epsilon and delta of all ledgers as one, if they are of the same data and relation."""
     deltas = [run.delta for run in runs if run.delta is not None]
     ledgers = [run.ledger for run in runs if run.ledger is not None and run.ledger.entries]

@@ -13,6 +13,7 @@ import itertools
 import json
 import math
 import statistics
+import warnings
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -130,21 +131,28 @@ def comparisons(found: Sequence[Group]) -> list[Comparison]:
         for a, b in itertools.combinations(fit, 2)
         if _task(a) == _task(b) and _rule(a) != _rule(b)
     ]
-    return _corrected([_welch(a, b) for a, b in pairs])
+    return _corrected([_compared(a, b) for a, b in pairs])
 
 
-def _welch(first: Group, second: Group) -> Comparison:
+def _compared(first: Group, second: Group) -> Comparison:
+    a, b = first.accuracies, second.accuracies
+    low, high, p = welch(a, b)
+    difference = statistics.fmean(a) - statistics.fmean(b)
+    return Comparison(first=first, second=second, difference=difference, low=low, high=high, p=p)
+
+
+def welch(a: Sequence[float], b: Sequence[float]) -> tuple[float, float, float]:
+    """The 95 % interval of the difference of means, and p; NaN where nothing varies."""
     from scipy import stats
 
-    a, b = first.accuracies, second.accuracies
-    difference = statistics.fmean(a) - statistics.fmean(b)
     if statistics.variance(a) + statistics.variance(b) < 1e-18:  # no spread, no test
-        low = high = p = math.nan
-    else:
+        return math.nan, math.nan, math.nan
+    with warnings.catch_warnings():
+        # One of both may well be constant; the variance of the other is what counts then.
+        warnings.filterwarnings("ignore", "Precision loss", RuntimeWarning)
         test: Any = stats.ttest_ind(a, b, equal_var=False)
-        interval = test.confidence_interval(0.95)
-        low, high, p = float(interval.low), float(interval.high), float(test.pvalue)
-    return Comparison(first=first, second=second, difference=difference, low=low, high=high, p=p)
+    interval = test.confidence_interval(0.95)
+    return float(interval.low), float(interval.high), float(test.pvalue)
 
 
 def _corrected(found: Sequence[Comparison]) -> list[Comparison]:

@@ -6,6 +6,7 @@ from psac.training.run import Run, RunError
 from psac.training.observer import Observer
 from psac.training.interruption import Interrupted
 from psac.training.trainer import train
+from psac.training.many import Job, Outcome, train_many
 
 __all__ = [
     "Recipe",
@@ -16,4 +17,7 @@ __all__ = [
     "Observer",
     "Interrupted",
     "train",
+    "Job",
+    "Outcome",
+    "train_many",
 ]

@@ -2,20 +2,27 @@
 
 A KeyboardInterrupt can strike between the release of a gradient and the optimizer's step, and what
 is saved then is no state that the run was ever in.  So within `Interruption` the first Ctrl-C, or
-the request of a scheduler to end (SIGTERM), only sets `requested`, and the trainer looks at it
-after each step.  The second one is a KeyboardInterrupt at once: the last checkpoint stays valid.
-Signals that the program handles itself, and threads other than the main one, are left alone.
+the request of a scheduler to end (SIGTERM, or SIGUSR1 where there is one), only sets `requested`,
+and the trainer looks at it after each step.  The second one is a KeyboardInterrupt at once: the
+last checkpoint stays valid.  Signals that the program handles itself, and threads other than the
+main one, are left alone.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 from types import FrameType
 from typing import Any
 
-DEFAULTS = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+DEFAULTS: dict[signal.Signals, Any] = {
+    signal.SIGINT: signal.default_int_handler,
+    signal.SIGTERM: signal.SIG_DFL,
+}
+if sys.platform != "win32":
+    DEFAULTS[signal.SIGUSR1] = signal.SIG_DFL
 
 
 class Interrupted(KeyboardInterrupt):

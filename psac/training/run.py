@@ -82,11 +82,9 @@ class Run:
 
     def model(self) -> nn.Module:
         """The trained model, in evaluation mode."""
-        from safetensors import safe_open
         from safetensors.torch import load_file
 
-        with safe_open(self.model_path, framework="pt") as file:  # type: ignore[no-untyped-call]
-            how = json.loads(file.metadata()["psac"])
+        how = self.model_facts()
         model = models.build(
             how["model"],
             input_shape=tuple(how["input_shape"]),
@@ -95,6 +93,15 @@ class Run:
         )
         model.load_state_dict(load_file(self.model_path))
         return model.eval()
+
+    def model_facts(self) -> dict[str, Any]:
+        """What the header of the model says: how to build it, its classes, what it cost."""
+        from safetensors import safe_open
+
+        if not self.model_path.exists():
+            raise RunError(f"there is no trained model in {self.folder}: the run is not finished.")
+        with safe_open(self.model_path, framework="pt") as file:  # type: ignore[no-untyped-call]
+            return json.loads(file.metadata()["psac"])
 
     # Beginning and going on
     def refuse(self, recipe: Recipe, *, resume: bool) -> None:

@@ -132,3 +132,26 @@ def test_about_half_of_the_canaries_are_in_and_only_those():
     assert 140 < members < 260
     assert len(canaries.dataset) == 1000 + members
     assert len({bytes(Canaries(data, records).members) for _ in range(5)}) == 5
+
+
+@pytest.mark.parametrize("rule", [psac.PSAC(bound=0.1), psac.Abadi(bound=3.0), psac.AdaptivePSAC()])
+def test_a_sampled_run_keeps_its_promise_and_shows_part_of_it(rule):
+    plan = {"noise_multiplier": 1.0, "steps": 8, "sampling_rate": 0.5, "clipping": rule}
+    result = psac.audit(**plan, seed=1)
+    assert result.bound.method == "clopper_pearson"
+    assert 0.2 * result.promised < result.bound.epsilon <= result.promised
+
+
+def test_a_sampled_run_with_too_little_noise_is_found_out(monkeypatch):
+    honest = psac.private.add_noise_
+    monkeypatch.setattr(
+        "psac.private.add_noise_",
+        lambda tensors, *, std, **others: honest(tensors, std=std / 8, **others),
+    )
+    plan = {"noise_multiplier": 4.0, "steps": 4, "sampling_rate": 0.5}
+    assert not psac.audit(**plan, seed=1).passed
+
+
+def test_a_sampling_rate_above_one_is_refused():
+    with pytest.raises(ValueError, match="above 0 and at most 1"):
+        psac.audit(sampling_rate=1.5)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from typing import NamedTuple
 
@@ -94,6 +95,24 @@ def place(tmp_path, monkeypatch):
     (tmp_path / "mine.toml").write_text(RECIPE)
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+@pytest.fixture
+def at_once(monkeypatch):
+    """Many runs are made one after the other in this process: children take seconds to start."""
+    import psac.training
+    from psac.training import Run, train
+
+    def train_here(jobs, *, processes, watch):
+        for job in jobs:
+            with warnings.catch_warnings():  # those of a child are not seen either
+                warnings.simplefilter("ignore")
+                found = train(job.recipe, job.folder, resume=Run(job.folder).started)
+            for line in found.metrics():
+                watch(job, line)
+        return [psac.training.Outcome(job) for job in jobs]
+
+    monkeypatch.setattr(psac.training, "train_many", train_here)
 
 
 @pytest.fixture(autouse=True)

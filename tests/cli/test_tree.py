@@ -53,7 +53,7 @@ def completed(monkeypatch, capsys):
         ("psac train --schedule co", {"constant", "cosine"}),
         ("psac train --learn", {"--learning-rate"}),
         ("psac recipes digits", {"digits-linear"}),
-        ("psac data get cif", {"cifar10"}),
+        ("psac data get cif", {"cifar10", "cifar10-features"}),
     ],
 )
 def test_the_shell_completes_commands_options_and_names(completed, line, expected):

@@ -17,7 +17,18 @@ from psac.loading import loader_over
 from tests.data.made import mnist_files, sha256, tgz, write
 
 NAMES = (
-    *("fashion-mnist", "mnist", "cifar10", "imagenette", "celeba", "sst2", "qnli", "qqp", "mnli"),
+    *(
+        "fashion-mnist",
+        "mnist",
+        "cifar10",
+        "cifar10-features",
+        "imagenette",
+        "celeba",
+        "sst2",
+        "qnli",
+        "qqp",
+        "mnli",
+    ),
     *("movie-reviews", "adult", "digits"),
 )
 

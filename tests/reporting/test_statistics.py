@@ -11,6 +11,7 @@ from scipy.special import stdtr
 
 from psac.reporting.runs import Run
 from psac.reporting.statistics import Group, comparisons, groups
+from psac.reporting.statistics import welch as compared_by_welch
 
 EMPTY = Run(
     name="", recipe={}, environment={}, start={}, resumed=0, steps=(), evaluations=(), end={},
@@ -97,6 +98,13 @@ def test_equal_accuracies_have_no_p_value():
     (found,) = comparisons(groups(runs))
     assert math.isnan(found.p)
     assert math.isnan(found.holm)
+
+
+def test_one_constant_group_is_compared_by_the_spread_of_the_other():
+    constant, other = [0.9, 0.9, 0.9], [0.8, 0.81, 0.82]
+    low, high, p = compared_by_welch(constant, other)
+    assert p == pytest.approx(welch(constant, other))
+    assert (low + high) / 2 == pytest.approx(0.09)
 
 
 def test_a_group_without_accuracy_has_no_mean():

@@ -1,8 +1,10 @@
 """Convolutions of 1 to 3 dimensions, with stride, padding, dilation, groups, and transposed ones.
 
-Five ways to the norms of per-sample weight gradients; which is cheapest depends on shapes
+Seven ways to the norms of per-sample weight gradients; which is cheapest depends on shapes
 (`choose`):
 
+    direct products     compiled: formed one by one in the cache, and kept
+    direct norms        compiled: formed one by one in the cache, and dropped
     gram of pixels      <patch p, patch q> is a sum of shifted inner products of pixels: k^2 fewer
                         products than patches
     gram of patches     the same from the unfolded input, where shifts do not line up
@@ -14,8 +16,8 @@ Five ways to the norms of per-sample weight gradients; which is cheapest depends
 Where gradients are kept, the weighted sum is a matrix-vector product; where not, one ordinary
 weight gradient.
 
-Letters: n sample, h group, p output position, q padded pixel, c input channel of a group, r output
-channel of a group, l = c x kernel.
+Letters: n sample, h group, p output position, c input channel of a group, r output channel of a
+group, l = c x kernel.
 """
 
 from __future__ import annotations
@@ -25,25 +27,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from ..contributions import (
-    SCRATCH_BYTES,
-    Budget,
-    Dense,
-    Outer,
-    diagonal_product,
-    rows,
-    scratch,
-    slices,
-    square_sum,
-    wide,
-)
+from ..contributions import Budget, Dense, slices, square_sum, wide
 from ..layout import Layout
+from ..loops import loops
 from .arrival import Arrival, Contributions
+from .plane import Plane
 
-CACHE_BYTES = 2 * 2**20  # temporaries that are added to again and again should stay in the cache
+SMALL_PRODUCTS = 4000.0  # nanoseconds that the Gram products of a sample take, however small
 
 
 def convolution(arrival: Arrival) -> Contributions | None:
@@ -100,6 +92,7 @@ class Patches:
         self.shape = arrival.shapes[1]
         self.layout, self.num_samples = arrival.layout, arrival.num_samples
         self.kept: list[Dense] = []  # in the order of kernel offsets if there are several
+        self.lanes = 0  # if not 0, what is kept is [n, h, l, lanes], of which some r count
         self.method = "not measured"
 
     @property
@@ -112,9 +105,16 @@ class Patches:
             return Plane(self).gram_of_pixels()
         if self.method == "gram of patches":
             return Plane(self).gram_of_patches()
+        if self.method == "direct norms":
+            return Plane(self).direct_norms()
         if self.method == "formed in slices":
             size = math.prod(self.shape) * self.inputs.element_size()
             return torch.cat([square_sum(self.dense(s)) for s in slices(self.num_samples, size)])
+        if self.method == "direct products":
+            norms, formed = Plane(self).direct_products(budget)
+            self.kept, self.lanes = [Dense(formed)], formed.shape[-1]
+            self.inputs = self.grad = self.inputs.new_empty(0)
+            return norms
         if self.method == "shifted products":
             self.kept = [Dense(values) for values in Plane(self).shifted_products(budget)]
         elif self.method == "unfolded products":
@@ -140,14 +140,20 @@ class Patches:
         if self.is_plane():
             plane = Plane(self)
             q = plane.num_pixels()
+            compiled = loops()
+            if compiled is not None and compiled.serves(self.inputs, self.grad):
+                lanes = compiled.padded(r)
+                rate = 110 if lanes > compiled.lanes else 65
+                direct = groups * (p * lanes / 3 + p * l * lanes / rate)
+                forming["direct norms"] = direct + ordinary
+                keeping["direct products"] = direct + groups * l * lanes / 4
             forming["gram of patches"] = groups * (p * p * (l + r) / 100 + p * l / 3) + ordinary
             keeping["unfolded products"] = groups * (p * l / 2 + p * l * r / 130 + l * r / 5)
             if plane.shifts_line_up():
                 planes = math.prod(self.settings.stride)
                 adds = k / planes * p * p / 8
-                forming["gram of pixels"] = (
-                    groups * (q * q * c * planes / 100 + p * p * r / 100 + adds) + ordinary
-                )
+                products = q * q * c * planes / 100 + p * p * r / 100 + SMALL_PRODUCTS
+                forming["gram of pixels"] = groups * (products + adds) + ordinary
                 if planes == 1:
                     small = 1 + 8 / min(c, r)  # narrow products run at a fraction of the rate
                     keeping["shifted products"] = groups * (q * l * r / 130 * small + l * r / 5)
@@ -166,7 +172,7 @@ class Patches:
 
     def dense(self, samples: slice | Tensor = slice(None)) -> Tensor:
         if len(self.kept) == 1:
-            return self.kept[0].dense(samples).view(-1, *self.shape)
+            return self._as_weight(self.kept[0].dense(samples))
         if self.kept:
             return torch.stack([part.dense(samples) for part in self.kept], -1).view(
                 -1, *self.shape
@@ -188,11 +194,21 @@ class Patches:
     def weighted_sum(self, weights: Tensor) -> Tensor:
         if self.kept:
             sums = [part.weighted_sum(weights) for part in self.kept]
-            return (torch.stack(sums, -1) if len(sums) > 1 else sums[0]).view(self.shape)
+            if len(sums) == 1:
+                return self._as_weight(sums[0].unsqueeze(0)).squeeze(0)
+            return torch.stack(sums, -1).view(self.shape)
         factor = weights.to(self.grad.dtype).view(-1, *[1] * self.grad.dim())
         first = self.layout.samples_first(self.grad, self.num_samples) * factor
         inputs = self.layout.samples_first(self.inputs, self.num_samples).flatten(0, 1)
         return self.settings.weight_gradient(inputs, first.flatten(0, 1), self.shape)
+
+    def _as_weight(self, values: Tensor) -> Tensor:
+        """[n, ...] as it was kept -> [n, shape of the weight]"""
+        if self.lanes:
+            groups = self.settings.groups
+            values_nhlr = values.view(len(values), groups, -1, self.lanes)
+            values = values_nhlr[..., : self.shape[0] // groups].transpose(2, 3)
+        return values.reshape(-1, *self.shape)
 
     def zero_samples(self, samples: Tensor) -> None:
         for part in self.kept:
@@ -204,167 +220,3 @@ class Patches:
             first[samples] = 0
             setattr(self, name, first.flatten(0, 1))
         self.layout = Layout(0)
-
-
-class Plane:
-    """A convolution over one or two dimensions, the first of size one where there is one."""
-
-    def __init__(self, patches: Patches):
-        flat = patches.grad.dim() == 3
-        settings = patches.settings
-        self.inputs = patches.inputs.unsqueeze(2) if flat else patches.inputs
-        self.grad = patches.grad.unsqueeze(2) if flat else patches.grad
-        self.kernel = (1, *patches.shape[2:]) if flat else tuple(patches.shape[2:])
-        self.stride = (1, *settings.stride) if flat else tuple(settings.stride)
-        self.dilation = (1, *settings.dilation) if flat else tuple(settings.dilation)
-        self.padding = (0, *settings.padding) if flat else tuple(settings.padding)
-        self.groups = settings.groups
-        self.out = tuple(self.grad.shape[2:])
-
-    def shifts_line_up(self) -> bool:
-        """Whether a kernel offset is a shift of whole output positions.
-
-        If need be after taking strides apart.
-        """
-        return all(
-            s == 1 or (k % s == 0 and d == 1)
-            for k, s, d in zip(self.kernel, self.stride, self.dilation, strict=True)
-        )
-
-    def sizes(self) -> tuple[int, int]:
-        """Height and width of the padded input that outputs see, in steps of the stride."""
-        reach = [
-            (o - 1) * s + (k - 1) * d + 1
-            for o, s, k, d in zip(self.out, self.stride, self.kernel, self.dilation, strict=True)
-        ]
-        height, width = (-(-size // s) for size, s in zip(reach, self.stride, strict=True))
-        return height, width
-
-    def num_pixels(self) -> int:
-        return math.prod(self.sizes())
-
-    def padded(self, samples: slice = slice(None), extra_rows: int = 0) -> Tensor:
-        """[n, h, c, height, width] with strides taken apart into channels.
-
-        Cut to what outputs see.
-        """
-        inputs = self.inputs[samples]
-        (height, width), (sh, sw), (ph, pw) = self.sizes(), self.stride, self.padding
-        missing = [
-            (height + extra_rows) * sh - inputs.shape[2] - ph,
-            width * sw - inputs.shape[3] - pw,
-        ]
-        padded = F.pad(inputs, (pw, missing[1], ph, missing[0]))
-        if sh * sw > 1:
-            # [n, channels, height, sh, width, sw]
-            split = padded.unflatten(2, (-1, sh)).unflatten(4, (-1, sw))
-            padded = split.permute(0, 1, 3, 5, 2, 4).flatten(1, 3)
-        return padded.unflatten(1, (self.groups, -1))
-
-    def offsets(self) -> list[tuple[int, int]]:
-        """Kernel offsets in padded pixels."""
-        (kh, kw), (sh, sw), (dh, dw) = self.kernel, self.stride, self.dilation
-        return [(i * dh, j * dw) for i in range(kh // sh) for j in range(kw // sw)]
-
-    def gram_of_pixels(self) -> Tensor:
-        """sum over p, p' of <g_p, g_p'> <patch_p, patch_p'>.
-
-        Patches are had from inner products of pixels.
-        """
-        (height, width), (oh, ow) = self.sizes(), self.out
-        first, *others = self.offsets()
-        norms, mass = [], []
-        size = self.groups * ((height * width) ** 2 + 2 * (oh * ow) ** 2) + self.inputs[0].numel()
-        for s in slices(len(self.inputs), 4 * size, CACHE_BYTES):
-            columns_nhcq = self.padded(s).flatten(3)
-            pixels = torch.matmul(columns_nhcq.transpose(2, 3), columns_nhcq)
-            pixels = pixels.view(*pixels.shape[:2], height, width, height, width)
-
-            def shifted(i: int, j: int, pixels: Tensor = pixels) -> Tensor:
-                return pixels[:, :, i : i + oh, j : j + ow, i : i + oh, j : j + ow]
-
-            patches = shifted(*first).contiguous()
-            for offset in others:
-                patches += shifted(*offset)
-            grad_nhrp = self.grads(s)
-            other = torch.matmul(grad_nhrp.transpose(2, 3), grad_nhrp)
-            patches = patches.view_as(other)
-            norms.append(torch.linalg.vecdot(rows(patches), rows(other)))
-            mass.append(diagonal_product(patches, other))
-        return self.guarded(torch.cat(norms), torch.cat(mass))
-
-    def guarded(self, norms: Tensor, mass: Tensor) -> Tensor:
-        """Samples whose Gram sum cancels almost wholly are formed directly."""
-        return Outer.guarded(
-            norms, mass, lambda samples: square_sum(self.unfolded_products(samples))
-        )
-
-    def unfolded(self, samples: slice | Tensor) -> Tensor:
-        """[n, h, l, p]: a copy of every patch, in the scratch buffer."""
-        (kh, kw), (sh, sw), (dh, dw), (ph, pw), (oh, ow) = (
-            self.kernel,
-            self.stride,
-            self.dilation,
-            self.padding,
-            self.out,
-        )
-        inputs = (
-            F.pad(self.inputs[samples], (pw, pw, ph, ph))
-            if ph or pw
-            else self.inputs[samples].contiguous()
-        )
-        n, c, y, x = inputs.stride()
-        shape = (*inputs.shape[:2], kh, kw, oh, ow)
-        view = inputs.as_strided(shape, (n, c, y * dh, x * dw, y * sh, x * sw))
-        # runs along the kernel are longer than those along the output
-        if sw > 1 and kw >= 8 and self.groups == 1:
-            turned = view.permute(0, 4, 5, 1, 2, 3)
-            copy = scratch(turned).copy_(turned)
-            return copy.view(len(inputs), 1, oh * ow, -1).transpose(2, 3)
-        return scratch(view).copy_(view).view(len(inputs), self.groups, -1, oh * ow)
-
-    def grads(self, samples: slice | Tensor) -> Tensor:
-        """[n, h, r, p]"""
-        return self.grad[samples].unflatten(1, (self.groups, -1)).flatten(3)
-
-    def gram_of_patches(self) -> Tensor:
-        l, p = self.inputs.shape[1] // self.groups * math.prod(self.kernel), math.prod(self.out)
-        norms = []
-        for s in slices(len(self.inputs), 4 * self.groups * l * p, SCRATCH_BYTES):
-            left, right = self.unfolded(s).transpose(2, 3), self.grads(s).transpose(2, 3)
-            norms.append(Outer(left, right, (self.groups, l, right.shape[-1])).by_gram())
-        return torch.cat(norms)
-
-    def unfolded_products(
-        self, samples: Tensor | None = None, budget: Budget | None = None
-    ) -> Tensor:
-        """[n, output channels, l]"""
-        n = len(self.inputs) if samples is None else len(samples)
-        l, p = self.inputs.shape[1] // self.groups * math.prod(self.kernel), math.prod(self.out)
-        shape = (n, self.groups, self.grad.shape[1] // self.groups, l)
-        out = self.inputs.new_empty(shape) if budget is None else budget.empty(shape, self.inputs)
-        for s in slices(n, 4 * self.groups * l * p, SCRATCH_BYTES):
-            part = s if samples is None else samples[s]
-            torch.matmul(self.grads(part), self.unfolded(part).transpose(2, 3), out=out[s])
-        return out.flatten(1, 2)
-
-    def shifted_products(self, budget: Budget) -> list[Tensor]:
-        """[n, output channels, c] for each kernel offset.
-
-        Rows of outputs are padded to the width of the input.
-        """
-        inputs = self.padded(extra_rows=1)
-        width = inputs.shape[-1]
-        columns_nhcq = inputs.flatten(3)
-        grad_nhrp = (
-            F.pad(self.grad, (0, width - self.out[1])).unflatten(1, (self.groups, -1)).flatten(3)
-        )
-        n, groups, r, length = grad_nhrp.shape
-        offsets = self.offsets()
-        out = budget.empty((len(offsets), n, groups, r, columns_nhcq.shape[2]), inputs)
-        for k, (i, j) in enumerate(offsets):
-            start = i * width + j
-            torch.matmul(
-                grad_nhrp, columns_nhcq[..., start : start + length].transpose(2, 3), out=out[k]
-            )
-        return list(out.flatten(2, 3))

@@ -9,12 +9,16 @@ import torch
 from torch import Tensor
 
 from ..contributions import SCRATCH_BYTES, Dense, scratch, slices, wide
+from ..loops import loops
 from .arrival import Arrival, Contributions
 from .broadcast import reduced
 
 
 def layer_norm(arrival: Arrival) -> Contributions:
     node = arrival.node
+    if 1 in arrival.inputs and (sums := compiled_layer_norm(arrival)) is not None:
+        shape = (arrival.num_samples, *arrival.shapes[1])
+        return {k: Dense(sums[2 - k].view(shape)) for k in arrival.inputs}
     found: Contributions = {}
     if 1 in arrival.inputs:
         inputs = wide(node._saved_input)
@@ -25,12 +29,30 @@ def layer_norm(arrival: Arrival) -> Contributions:
     return found
 
 
+def compiled_layer_norm(arrival: Arrival) -> Tensor | None:
+    """[2, n, features]: gradients of bias and weight; None where the loop does not serve."""
+    node, compiled = arrival.node, loops()
+    given = (arrival.grad, node._saved_input, node._saved_result1, node._saved_result2)
+    if compiled is None or not compiled.serves(*given):
+        return None
+    last = len(arrival.shapes[1])
+    if arrival.layout.dim + last >= arrival.grad.dim():
+        return None
+    flat = (arrival.samples_first(t.flatten(-last)).flatten(1, -2) for t in given)
+    grad, inputs, mean, rstd = flat
+    return compiled.layer_norm(grad, inputs, mean.flatten(1), rstd.flatten(1))
+
+
 def group_norm(arrival: Arrival) -> Contributions | None:
     node = arrival.node
     if arrival.layout.dim != 0:
         return None
     grad_nc, inputs = (positions_last(wide(t)) for t in (arrival.grad, node._saved_input))
     groups = node._saved_result1.shape[1]
+    given, compiled = (grad_nc, inputs, node._saved_result1, node._saved_result2), loops()
+    if compiled is not None and compiled.serves(*given):
+        sums = compiled.group_norm(*given)
+        return {k: channels(arrival, sums[2 - k]) for k in arrival.inputs}
     mean, rstd = (
         wide(t).repeat_interleave(inputs.shape[1] // groups, 1)
         for t in (node._saved_result1, node._saved_result2)

@@ -1,0 +1,57 @@
+"""What the site shows beyond the Markdown files, which are also read as they are.
+
+MkDocs calls `on_page_markdown` for each page.  Guarantees: a line `<!-- code: name.py -->` is
+followed by that example, `<!-- commands -->` by every command of `psac` with its options, as they
+are in the code when the site is built; a link to an example leads to its place on that page.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    markdown = re.sub(r"<!-- code: (\S+) -->", _example, markdown)
+    markdown = re.sub(r"<!-- commands -->", lambda _: commands(), markdown)
+    here = "../" * page.file.src_uri.count("/")
+    return re.sub(r"\]\((?:\.\./)+examples/(\w+)\.py\)", rf"]({here}examples.md#\1py)", markdown)
+
+
+def _example(marker: re.Match[str]) -> str:
+    code = (ROOT / "examples" / marker[1]).read_text(encoding="utf-8")
+    return f"```python\n{code}```"
+
+
+def commands() -> str:
+    """Every command, as Markdown: what it does, its arguments and options."""
+    import typer
+
+    from psac.cli.app import app
+
+    return "\n\n".join(_sections(typer.main.get_command(app), "psac"))
+
+
+def _sections(command: Any, name: str) -> list[str]:
+    inner = getattr(command, "commands", None)
+    if inner is not None:
+        return [part for key in sorted(inner) for part in _sections(inner[key], f"{name} {key}")]
+    rows = [_row(parameter) for parameter in command.params if parameter.name != "help"]
+    table = ["| | default | |", "|---|---|---|", *rows] if rows else []
+    return [f"### {name}", command.help or "", "\n".join(table)]
+
+
+def _row(parameter: Any) -> str:
+    names = [*parameter.opts, *parameter.secondary_opts]
+    if parameter.param_type_name == "argument":
+        names = [parameter.name.upper()]
+    default = "needed" if parameter.required else _default(parameter.default)
+    told = (getattr(parameter, "help", None) or "").replace("|", "\\|")
+    return f"| {' '.join(f'`{name}`' for name in names)} | {default} | {told} |"
+
+
+def _default(value: Any) -> str:
+    return "" if value is None or value is False or callable(value) else f"`{value}`"

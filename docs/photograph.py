@@ -1,0 +1,42 @@
+"""The picture of a report page: `python docs/photograph.py runs/demo/fashion-mnist-cnn-psac`.
+
+The page to publish of a run, its beginning and its curves side by side, by a headless chromium, as
+docs/pictures/report.png.  Nothing of the machine is in view.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from PIL import Image
+
+from psac.reporting import report
+
+PICTURE = Path(__file__).parent / "pictures" / "report.png"
+WIDTH, HEIGHT, GAP, SCALE = 1180, 1500, 30, 0.6
+FRAME = f"""<iframe src="page.html{{place}}" width="{WIDTH}" height="{HEIGHT}" scrolling="no"
+ style="border:0"></iframe>"""
+
+
+def photograph(run: str) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        report(run, output=Path(folder) / "page.html", publish=True)
+        wall = Path(folder) / "wall.html"
+        frames = "".join(FRAME.format(place=place) for place in ("", "#learning"))
+        style = f"margin:0;display:flex;gap:{GAP}px;background:#d9dee6"
+        wall.write_text(f'<!doctype html><body style="{style}">{frames}</body>')
+        shot = Path(folder) / "shot.png"
+        size = f"--window-size={2 * WIDTH + GAP},{HEIGHT}"
+        chromium = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
+        how = [size, f"--force-device-scale-factor={SCALE}", f"--screenshot={shot}"]
+        command = [*chromium, *how, wall.as_uri()]
+        subprocess.run(command, check=True, capture_output=True, timeout=300)
+        Image.open(shot).convert("RGB").save(PICTURE, optimize=True)
+    print(f"{PICTURE.name}: {PICTURE.stat().st_size:,} bytes")
+
+
+if __name__ == "__main__":
+    photograph(sys.argv[1])

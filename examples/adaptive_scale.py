@@ -1,0 +1,54 @@
+"""A scale that finds itself: `python examples/adaptive_scale.py`.
+
+PSAC has no threshold to tune, but its formula is meant for gradients of norm about 1.  Here they
+are a thousand times smaller, because the loss is given in a small unit: their contributions drown
+in the noise.  `AdaptivePSAC` releases one noisy number more per step, how many norms lie below its
+scale, and follows their median; the number is paid for out of the same budget.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import TensorDataset
+
+import psac
+
+UNIT = 1e-3  # such as a mean over a thousand pixels makes of a sum
+
+
+def circles(count: int) -> TensorDataset:
+    """Points inside and outside of a circle."""
+    points = torch.randn(count, 2)
+    return TensorDataset(points, (points.norm(dim=1) > 1.2).long())
+
+
+def train(rule: psac.PSAC | psac.AdaptivePSAC) -> None:
+    torch.manual_seed(0)  # for the data and the first weights; the noise has its own generator
+    data, test = circles(10_000), circles(2_000)
+    model = nn.Sequential(nn.Linear(2, 64), nn.ReLU(), nn.Linear(64, 2))
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
+    print(rule)
+    with psac.make_private(
+        model, optimizer, data, batch_size=250, epochs=4, epsilon=3.0, delta=1e-6, clipping=rule
+    ) as private:
+        for epoch in range(4):
+            for x, y in private.loader:
+                optimizer.zero_grad()
+                (UNIT * F.cross_entropy(model(x), y)).backward()
+                optimizer.step()
+            x, y = test.tensors
+            with torch.no_grad():
+                accuracy = (model(x).argmax(1) == y).float().mean()
+            print(f"  epoch {epoch + 1}: accuracy {accuracy:.1%}, scale {private.scale:.2g}")
+        print(f"  epsilon {private.epsilon():.3f}")
+
+
+def main() -> None:
+    train(psac.PSAC())
+    train(psac.AdaptivePSAC())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,130 @@
+"""`psac check`: what the engine does with a model of your own, before anything is trained."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from psac.cli.console import console
+
+if TYPE_CHECKING:
+    from psac.gradients.check import Report
+
+FORM = "my_file.py:build_model or my_module:build_model"
+GIVES = (
+    "It must return (model, batch), where batch is (inputs, labels) for a classifier, or "
+    "(model, loss_fn, batch), where loss_fn(model, batch) returns one loss per sample."
+)
+
+
+def check(
+    target: Annotated[
+        str,
+        typer.Argument(
+            help=f"{FORM}: a function without arguments.",
+            metavar="FILE:FUNCTION",
+            show_default=False,
+        ),
+    ],
+) -> None:
+    """Check a model of your own: can it be trained privately, by which rules, how fast?
+
+    The function returns (model, batch) with a batch of (inputs, labels) for a classifier, whose
+    loss is the cross-entropy; or (model, loss_fn, batch), where loss_fn(model, batch) returns one
+    loss per sample. A few samples of random numbers do as a batch. Exit code 1 if it is refused.
+    """
+    import psac
+
+    report = psac.check(*_parts(_function(target)(), target))
+    _show(report)
+    if not report.ok:
+        raise typer.Exit(1)
+
+
+def _function(target: str) -> Callable[[], Any]:
+    place, colon, name = target.rpartition(":")
+    if not colon or not place or not name:
+        raise typer.BadParameter(f"'{target}' names no function: give {FORM}.")
+    module = _module(place)
+    function = getattr(module, name, None)
+    if not callable(function):
+        known = ", ".join(key for key, value in vars(module).items() if _own(value, module))
+        raise typer.BadParameter(f"{place} has no function '{name}'. It has: {known or 'none'}.")
+    return function
+
+
+def _module(place: str) -> Any:
+    if not place.endswith(".py"):
+        sys.path.insert(0, "")  # as `python -m` finds modules where the user is
+        try:
+            return importlib.import_module(place)
+        except ModuleNotFoundError as error:
+            if error.name != place.partition(".")[0]:  # one that the user's own module needs
+                raise
+            raise typer.BadParameter(f"there is no module '{place}': give {FORM}.") from error
+        finally:
+            sys.path.remove("")
+    path = Path(place)
+    if not path.is_file():
+        raise typer.BadParameter(f"there is no file {path}: give {FORM}.")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module  # classes in it look it up by its name
+    sys.path.insert(0, str(path.parent.resolve()))  # for what lies beside it
+    spec.loader.exec_module(module)
+    return module
+
+
+def _own(value: Any, module: Any) -> bool:
+    return callable(value) and getattr(value, "__module__", None) == module.__name__
+
+
+def _parts(returned: Any, target: str) -> tuple[Any, Any, Any]:
+    """Model, losses, batch."""
+    from torch import nn
+
+    parts: tuple[Any, ...] = returned if isinstance(returned, tuple) else (returned,)
+    if not isinstance(parts[0], nn.Module) or len(parts) not in (2, 3):
+        kinds = ", ".join(type(part).__name__ for part in parts)
+        raise typer.BadParameter(f"{target} returned ({kinds}). {GIVES}")
+    if len(parts) == 3:
+        return parts
+    model, batch = parts
+    if not isinstance(batch, (tuple, list)) or len(batch) != 2:
+        raise typer.BadParameter(
+            f"{target} returned a batch of type {type(batch).__name__}. {GIVES}"
+        )
+    return model, _cross_entropy, batch
+
+
+def _cross_entropy(model: Any, batch: Any) -> Any:
+    import torch.nn.functional as F
+
+    inputs, labels = batch
+    return F.cross_entropy(model(inputs), labels, reduction="none")
+
+
+def _show(report: Report) -> None:
+    from psac.gradients.check import cells
+
+    console.print(f"[bold]{escape(report.title())}[/]")
+    if report.rows:
+        table = Table("parameter", "shape", "rule", "norms by")
+        for row in report.rows:
+            table.add_row(*(escape(cell) for cell in cells(row)))
+        console.print(table)
+    facts = Table.grid(padding=(0, 2))
+    for name, value in report.facts():
+        style = "bold red" if value in ("NO", "NOT SHOWN") else None
+        facts.add_row(name, escape(value), style=style)
+    console.print(facts)

@@ -1,0 +1,14 @@
+"""`psac theory`: the paper's bounds as pictures, beside a truth that is known."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from psac.cli.paper import Results, shown
+
+
+def theory(results: Results = Path("results/theory")) -> None:
+    """Weights, what does not vanish in the bounds (Table 1), and bounds beside the truth."""
+    from psac.experiments.figures import THEORY
+
+    shown(THEORY.values(), results)

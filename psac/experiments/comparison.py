@@ -1,0 +1,61 @@
+"""Table 2 of the paper beside ours, as Markdown: paper value, ours, difference, and two tests.
+
+The tests are Welch's, of DP-PSAC against each other rule: on our runs, and on the paper's own means
+and deviations, which it does not test.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from psac.experiments.evidence import Evidence, paper_p
+from psac.experiments.rows import COLUMNS, OURS, TABLE2, Row
+
+HEAD = """## Table 2. Image classification
+
+Test accuracy in percent, mean ± standard deviation between seeds. *Difference* is ours less the paper's. The last two columns
+are p-values of Welch's test of each rule against DP-PSAC, in the paper's own numbers (five runs) and in ours. Learning rates,
+intervals and every run are in `results/table2/`.
+
+| task | rule | paper | ours | seeds | difference | p in the paper | p here |
+|---|---|---:|---:|---:|---:|---:|---:|
+"""
+
+
+def table2(evidence: Evidence) -> str:
+    """The whole section."""
+    lines, notes = [], []
+    for name in dict.fromkeys(entry["row"] for entry in evidence.table2):
+        row = TABLE2.get(name)
+        title = row.title if row else name
+        for rule, entry in evidence.row(name).items():
+            if entry["paper"] is not None or entry["mean"] is not None:
+                lines.append(_line(title, rule, entry, row))
+        if row and row.note:
+            notes.append(f"- {row.title}: {row.note}.")
+    return HEAD + "\n".join(lines) + "\n\n" + "\n".join(notes)
+
+
+def _line(title: str, rule: str, entry: dict[str, Any], row: Row | None) -> str:
+    paper, mean, test = entry["paper"], entry["mean"], entry["test"]
+    quoted = row is not None and rule != OURS and {rule, OURS} <= row.paper.keys()
+    cells = [
+        title if rule == next(iter(COLUMNS)) else "",
+        COLUMNS[rule].title,
+        _percent(paper) if paper else "",
+        _percent(entry) if mean is not None else _absent(row),
+        str(len(entry["accuracies"]) or ""),
+        f"{mean - paper['mean']:+.2f}" if paper and mean is not None else "",
+        f"{paper_p(row.paper[rule], row.paper[OURS]):.2g}" if row and quoted else "",
+        f"{test['p']:.2g}" if test else "",
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def _absent(row: Row | None) -> str:
+    return "not yet" if row and row.settings else "not run here"
+
+
+def _percent(value: dict[str, Any]) -> str:
+    spread = "" if value["deviation"] is None else f" ± {value['deviation']:.2f}"
+    return f"{value['mean']:.2f}{spread}"

@@ -1,0 +1,232 @@
+"""How each claim about numbers is judged: from the evidence to a verdict and its reasons.
+
+A verdict is computed, never typed.  The thresholds are here to be seen, each beside its claim.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+
+from psac.experiments import bounds, cosine_by_norm, fig3, fig4, fig5
+from psac.experiments.evidence import Evidence
+from psac.experiments.rows import COLUMNS, OURS, TABLE2
+
+CONFIRMED = "confirmed"
+CAVEAT = "confirmed with a caveat"
+NOT_CONFIRMED = "not confirmed"
+NOT_TESTABLE = "not testable here"
+NOT_YET = "not yet"
+FROM_GOOD_TO_BAD = (CONFIRMED, CAVEAT, NOT_CONFIRMED)
+SIGNIFICANT = 0.05
+
+
+@dataclasses.dataclass(frozen=True)
+class Judgement:
+    verdict: str
+    reasons: str
+
+
+def small_gradients(evidence: Evidence) -> Judgement:
+    """On every data set; a caveat where a quarter of the rise or more is a sample's own part."""
+    curves = [c for name in ("fig1", "fig6") for c in evidence.exhibits[name]["curves"].values()]
+    rising = all(cosine_by_norm.rise(curve) > 0 for curve in curves)
+    low = all(curve["deciles"]["all"][0] < cosine_by_norm.NEAR for curve in curves)
+    verdict = NOT_CONFIRMED
+    if rising:
+        apart = all(cosine_by_norm.own_part(curve) < 0.25 for curve in curves)
+        verdict = CONFIRMED if low and apart else CAVEAT
+    missing = evidence.exhibits["fig6"]["missing"]
+    said = [cosine_by_norm.verdict(curve) for curve in curves]
+    return Judgement(verdict, " ".join([*said, *(f"Not yet: {name}." for name in missing)]))
+
+
+def weights(evidence: Evidence) -> Judgement:
+    """At the smallest norm that is drawn; half of 1/r is near it."""
+    curves = evidence.exhibits["fig2"]["curves"]
+    huge = all(c["weights"]["auto_s"][0] > 0.5 / c["r"] for c in curves)
+    near_one = all(0.9 < c["weights"]["psac"][0] < 1.1 for c in curves)
+    peaks = ", ".join(f"{c['largest']:.3g} at r = {c['r']:g}" for c in curves)
+    return Judgement(
+        CONFIRMED if huge and near_one else NOT_CONFIRMED,
+        f"The formulas say so. DP-PSAC's weight still has a peak of {peaks}.",
+    )
+
+
+def small_updates(evidence: Evidence) -> Judgement:
+    """The contribution of the smallest gradient that is drawn, of each rule."""
+    data = evidence.exhibits["fig2"]
+    norm, curve = data["norms"][0], data["curves"][0]
+    psac, auto_s = (norm * curve["weights"][rule][0] for rule in ("psac", "auto_s"))
+    return Judgement(
+        CAVEAT if auto_s > 10 * psac else NOT_CONFIRMED,
+        f"At r = {curve['r']:g} a gradient of norm {norm:g} contributes {auto_s:.2g} C by Auto-S "
+        f"and {psac:.2g} C by DP-PSAC. Below a norm of r the contribution of Auto-S falls to 0 "
+        "too, so its updates do vanish, only later.",
+    )
+
+
+def deviation(evidence: Evidence) -> Judgement:
+    """Before the noise as in the paper; the caveat is the same question with the noise."""
+    data = evidence.exhibits["fig3"]
+    means = {
+        kind: [statistics.fmean(fig3.pooled(data, kind, rule, (rule,))) for rule in fig3.TRAINED]
+        for kind in ("cosine", "noisy")
+    }
+    closer = {kind: psac > auto_s for kind, (psac, auto_s) in means.items()}
+    verdict = NOT_CONFIRMED
+    if closer["cosine"]:
+        verdict = CONFIRMED if closer["noisy"] else CAVEAT
+    return Judgement(verdict, fig3.verdict(data))
+
+
+def sensitivity(evidence: Evidence) -> Judgement:
+    """r may move accuracy by at most half of what C does; the caveat is the ridge."""
+    data = evidence.exhibits["fig4"]
+    moved = {rule: 100 * fig4.spread(data, rule) for rule in fig4.GRIDS}
+    ridge = 100 * fig4.spread_at_equal_product(data)
+    little = max(moved["psac"], moved["auto_s"]) < moved["abadi"] / 2
+    verdict = NOT_CONFIRMED
+    if little:
+        verdict = CAVEAT if ridge < moved["abadi"] / 2 else CONFIRMED
+    return Judgement(
+        verdict,
+        f"At the best learning rate r moves accuracy by {moved['psac']:.1f} points (DP-PSAC) and "
+        f"{moved['auto_s']:.1f} (Auto-S), C by {moved['abadi']:.1f} (DP-SGD). But with C times the "
+        f"learning rate held, C moves DP-SGD by {ridge:.1f} points only: what is sensitive is the "
+        "product, one number to tune, as for the other rules.",
+    )
+
+
+def good_r(evidence: Evidence) -> Judgement:
+    """r = 0.1 within one point of the best r at the best learning rate."""
+    grid = fig4.accuracies(evidence.exhibits["fig4"], "psac")
+    best = [100 * max(row) for row in grid]
+    own = best[fig4.REGULARISERS.index(0.1)]
+    return Judgement(
+        CONFIRMED if own > max(best) - 1 else NOT_CONFIRMED,
+        f"Best accuracy over learning rates: {own:.1f} at r = 0.1, {max(best):.1f} at the best r, "
+        f"{min(best):.1f} at the worst, on the short schedule of Figure 4 with one seed.",
+    )
+
+
+def lazy_region(evidence: Evidence) -> Judgement:
+    """The distance of the whole curve to SGD's, each at its best scale."""
+    curves = fig5.view(evidence.exhibits["fig5"], "best_scale")
+    psac, auto_s = (fig5.distance(curves, rule) for rule in ("psac", "auto_s"))
+    return Judgement(
+        CONFIRMED if psac < auto_s else NOT_CONFIRMED,
+        f"At its best scale the curve of DP-PSAC is {psac:.3f} from that of SGD, that of Auto-S "
+        f"{auto_s:.3f}; Auto-V has no gradient at all.",
+    )
+
+
+def closest(evidence: Evidence) -> Judgement:
+    """For all theta, in the view that is the paper's and in the fair ones."""
+    data = evidence.exhibits["fig5"]
+    holds = {
+        name: not any(fig5.where_closer(data, name, rule) for rule in ("abadi", "auto_s"))
+        for name in fig5.VIEWS
+    }
+    verdict = CONFIRMED if all(holds.values()) else CAVEAT if holds["raw"] else NOT_CONFIRMED
+    return Judgement(verdict, fig5.verdict(data))
+
+
+def lower_bound(evidence: Evidence) -> Judgement:
+    """Lower at equal and small r; the caveat is the comparison at equal largest weight."""
+    data = evidence.exhibits["bounds"]
+    equal = all(curve["psac"][0] < curve["auto_s"][0] for curve in data["curves"])
+    matched = all(
+        a < b for c in data["curves"] for a, b in zip(c["matched"], c["psac"], strict=True)
+    )
+    verdict = NOT_CONFIRMED
+    if equal:
+        verdict = CAVEAT if matched else CONFIRMED
+    return Judgement(verdict, bounds.verdict(data) + " See E14 of the [errata](errata.md).")
+
+
+def convergence(evidence: Evidence) -> Judgement:
+    """The bound must hold on the problem whose truth is known; the caveats are how far it is."""
+    data = evidence.exhibits["truth"]
+    runs = [run for run in data["runs"] if run["steps"] >= data["smallest_num_steps"]]
+    holds = all(run["smallest"] < run["theorem_2"] for run in runs)
+    last = runs[-1]
+    return Judgement(
+        CAVEAT if holds else NOT_CONFIRMED,
+        "The theorem holds after corrections of its proof and constants (E3 to E12 of the "
+        f"[errata](errata.md)). It asks for {data['smallest_num_steps']:,.0f} steps on a toy "
+        f"problem with much noise, more in practice (E13); there it bounds a gradient of "
+        f"{last['smallest']:.3g} by {last['theorem_2']:.3g}, and a shorter proof by "
+        f"{last['simple']:.3g}.",
+    )
+
+
+def better_accuracy(evidence: Evidence) -> Judgement:
+    """Row by row: the higher mean, and whether Welch's test tells it from chance."""
+    rows = evidence.finished_rows()
+    if not rows:
+        return Judgement(NOT_YET, "No row of Table 2 is finished: `psac paper table2`.")
+    found = {name: _better(row) for name, row in rows.items()}
+    said = "; ".join(f"{TABLE2[name].title}: {text}" for name, (_, text) in found.items())
+    overall = max((verdict for verdict, _ in found.values()), key=FROM_GOOD_TO_BAD.index)
+    if len(rows) < sum(bool(row.paper) for row in TABLE2.values()):
+        overall, said = (
+            max(overall, CAVEAT, key=FROM_GOOD_TO_BAD.index),
+            said + "; no other row yet",
+        )
+    return Judgement(overall, said + ".")
+
+
+def _better(row: dict) -> tuple[str, str]:
+    ours, text, verdict = row[OURS]["mean"], [], CONFIRMED
+    for rule in ("abadi", "auto_s"):
+        difference, p = ours - row[rule]["mean"], row[rule]["test"]["p"]
+        text.append(f"{difference:+.2f} over {COLUMNS[rule].title} (p = {p:.2g})")
+        if difference <= 0:
+            verdict = NOT_CONFIRMED
+        elif p >= SIGNIFICANT and verdict == CONFIRMED:
+            verdict = CAVEAT
+    return verdict, ", ".join(text)
+
+
+def any_network(evidence: Evidence) -> Judgement:
+    """The networks of the rows in which DP-PSAC has the highest mean of the paper's rules."""
+    rows = evidence.finished_rows()
+    won: dict[str, list[bool]] = {}
+    for name, row in rows.items():
+        best = max(("abadi", "auto_s", OURS), key=lambda rule: row[rule]["mean"])
+        won.setdefault(TABLE2[name].network, []).append(best == OURS)
+    if len(won) < 2:
+        return Judgement(NOT_YET, f"Finished rows are of {len(won)} kinds of network so far.")
+    said = ", ".join(f"{network} {sum(w)} of {len(w)}" for network, w in won.items())
+    holds = all(all(wins) for wins in won.values())
+    return Judgement(
+        CAVEAT if holds else NOT_CONFIRMED, f"Rows with the highest mean for DP-PSAC: {said}."
+    )
+
+
+def lower_variance(evidence: Evidence) -> Judgement:
+    """Standard deviation between seeds below that of Auto-S in every finished row."""
+    rows = evidence.finished_rows()
+    if not rows:
+        return Judgement(NOT_YET, "No row of Table 2 is finished: `psac paper table2`.")
+    pairs = {n: (r[OURS]["deviation"], r["auto_s"]["deviation"]) for n, r in rows.items()}
+    lower = [psac < auto_s for psac, auto_s in pairs.values()]
+    said = "; ".join(
+        f"{TABLE2[name].title}: {psac:.2f} against {auto_s:.2f}"
+        for name, (psac, auto_s) in pairs.items()
+    )
+    seeds = min(len(row[rule]["accuracies"]) for row in rows.values() for rule in (OURS, "auto_s"))
+    ratio = _ratio_by_chance(seeds)
+    return Judgement(
+        CAVEAT if all(lower) else NOT_CONFIRMED,
+        f"Deviations between seeds of DP-PSAC and Auto-S: {said}. With {seeds} seeds a ratio of "
+        f"deviations must exceed {ratio:.1f} to be told from chance at 5 % (F-test, two-sided).",
+    )
+
+
+def _ratio_by_chance(seeds: int) -> float:
+    """The ratio of two deviations that chance exceeds in 5 % of cases."""
+    from scipy import stats
+
+    return float(stats.f.ppf(1 - SIGNIFICANT / 2, seeds - 1, seeds - 1)) ** 0.5

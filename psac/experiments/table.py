@@ -1,0 +1,158 @@
+"""A table of the paper beside ours: computed from result files alone, as JSON and as Markdown.
+
+    | task | rule | paper | ours | seeds | learning rate | difference to DP-PSAC | p |
+
+Accuracies are percentages of test records after the last epoch, mean and standard deviation between
+seeds.  The last columns are Welch's test of each rule against DP-PSAC on our runs, with the 95 %
+interval of the difference.  A row of which runs are missing says so.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from psac.checkpoint import write_atomically
+from psac.experiments.rows import COLUMNS, OURS, VALIDATION_FRACTION, Row
+from psac.experiments.table2 import Study
+from psac.reporting.statistics import welch
+from psac.training.run import write_json
+
+Entry = dict[str, Any]
+
+
+def write_table(studies: Sequence[Study], folder: Path) -> Path:
+    """Writes table.json and table.md, and returns the latter."""
+    found = entries(studies)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / "table.json", found)
+    text = TITLE + markdown([study.row for study in studies], found)
+    write_atomically(folder / "table.md", text.encode())
+    return folder / "table.md"
+
+
+def entries(studies: Iterable[Study]) -> list[Entry]:
+    """The table as JSON: an entry for each row and rule."""
+    return [_entry(study, rule) for study in studies for rule in COLUMNS]
+
+
+def _entry(study: Study, rule: str) -> Entry:
+    row, results = study.row, study.results_of(rule)
+    accuracies = [100 * result["accuracy"] for result in results]
+    paper = row.paper.get(rule)
+    return {
+        "row": row.name,
+        "rule": rule,
+        "paper": None if paper is None else {"mean": paper.mean, "deviation": paper.deviation},
+        "accuracies": accuracies,
+        "mean": statistics.fmean(accuracies) if accuracies else None,
+        "deviation": statistics.stdev(accuracies) if len(accuracies) > 1 else None,
+        "wanted": len(row.seeds) if row.settings else 0,
+        "learning_rate": study.rate(rule) if row.settings else None,
+        "validation": _tried(study, rule),
+        "epsilon": max((result["epsilon"] for result in results), default=None),
+        "minutes": sum(result["seconds"] for result in results) / 60,
+        "test": _tested(study, rule, accuracies),
+    }
+
+
+def _tried(study: Study, rule: str) -> dict[str, float]:
+    """The accuracy on held-out training records, by learning rate."""
+    if study.row.settings is None:
+        return {}
+    results = [(recipe, study.result(recipe)) for recipe in study.tuning(rule)]
+    return {
+        f"{recipe.learning_rate:g}": 100 * found["accuracy"] for recipe, found in results if found
+    }
+
+
+def _tested(study: Study, rule: str, accuracies: list[float]) -> Entry | None:
+    """Welch's test against DP-PSAC."""
+    ours = [100 * result["accuracy"] for result in study.results_of(OURS)]
+    if rule == OURS or min(len(ours), len(accuracies)) < 2:
+        return None
+    low, high, p = welch(accuracies, ours)
+    difference = statistics.fmean(accuracies) - statistics.fmean(ours)
+    return {"difference": difference, "low": low, "high": high, "p": p}
+
+
+# Markdown
+TITLE = """## Table 2: image classification
+
+Test accuracy in percent after the last epoch, mean ± standard deviation between seeds. The best one
+is bold. Poisson sampling, add or remove one record, PLD accountant. The runs are seeded, to be
+repeated: on these public data nobody's privacy is at stake. Written by `psac paper table2`.
+
+"""
+HEAD = ("rule", "paper", "ours", "seeds", "learning rate", "minus DP-PSAC", "p (Welch)")
+
+
+def markdown(rows: Sequence[Row], found: Iterable[Entry]) -> str:
+    """The table for people: a block for each row that is run, and a line for each that is not."""
+    found = list(found)
+    blocks = [
+        _block(row, [entry for entry in found if entry["row"] == row.name])
+        for row in rows
+        if row.settings
+    ]
+    absent = [_absent(row) for row in rows if not row.settings]
+    return "\n\n".join([*blocks, *(["\n".join(absent)] if absent else [])]) + "\n"
+
+
+def _block(row: Row, found: list[Entry]) -> str:
+    lines = [
+        f"### {row.title}, {row.network}, {row.budget}",
+        "",
+        *([f"{row.note}.", ""] if row.note else []),
+        _line(HEAD),
+        _line(["---"] + ["---:"] * (len(HEAD) - 1)),
+        *(_line(_cells(entry, found)) for entry in found),
+        "",
+        _tuning(row),
+    ]
+    return "\n".join(lines)
+
+
+def _cells(entry: Entry, found: list[Entry]) -> list[str]:
+    best = max((other["mean"] for other in found if other["mean"] is not None), default=None)
+    ours, paper, test = _percent(entry), entry["paper"], entry["test"]
+    rate = entry["learning_rate"]
+    return [
+        COLUMNS[entry["rule"]].title,
+        "" if paper is None else _percent(paper),
+        f"**{ours}**" if entry["mean"] is not None and entry["mean"] == best else ours,
+        f"{len(entry['accuracies'])} of {entry['wanted']}",
+        "" if rate is None else f"{rate:g}",
+        ""
+        if test is None
+        else f"{test['difference']:+.2f} [{test['low']:+.2f}, {test['high']:+.2f}]",
+        "" if test is None else f"{test['p']:.3f}",
+    ]
+
+
+def _percent(value: Mapping[str, Any]) -> str:
+    if value["mean"] is None:
+        return "not yet"
+    spread = "" if value["deviation"] is None else f" ± {value['deviation']:.2f}"
+    return f"{value['mean']:.2f}{spread}"
+
+
+def _tuning(row: Row) -> str:
+    rates = ", ".join(f"{rate:g}" for rate in row.learning_rates)
+    return (
+        f"Learning rates tried for every rule: {rates}; chosen by the accuracy on "
+        f"{VALIDATION_FRACTION:.0%} of the training records, which were held out for it, with a "
+        "seed that is not reported."
+    )
+
+
+def _absent(row: Row) -> str:
+    paper = "; ".join(f"{COLUMNS[rule].title} {value.mean:.2f} ± {value.deviation:.2f}"
+                      for rule, value in row.paper.items())  # fmt: skip
+    return f"- {row.title}, {row.network}, {row.budget}: {row.note}. The paper has {paper}."
+
+
+def _line(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"

@@ -1,0 +1,303 @@
+/* Squared norms of per-sample gradients, one sample at a time while it is in the cache.
+ *
+ * loops.py says what is computed; here is how.  Vectors have W lanes; what is accumulated stays in
+ * registers, which is what the sizes of tiles are for. */
+#include <stdint.h>
+#include <string.h>
+
+#if defined(__AVX512F__)
+enum { W = 16, LINES = 12, LEFT = 4, RIGHT = 4 };
+#define LANES(F, s)                                                                                \
+    F(0, s), F(1, s), F(2, s), F(3, s), F(4, s), F(5, s), F(6, s), F(7, s), F(8, s), F(9, s),      \
+        F(10, s), F(11, s), F(12, s), F(13, s), F(14, s), F(15, s)
+#else
+enum { W = 8, LINES = 6, LEFT = 2, RIGHT = 4 };
+#define LANES(F, s) F(0, s), F(1, s), F(2, s), F(3, s), F(4, s), F(5, s), F(6, s), F(7, s)
+#endif
+typedef float vec __attribute__((vector_size(4 * W), aligned(4), may_alias));
+typedef float four __attribute__((vector_size(16), aligned(4), may_alias));
+#if defined(__clang__) || __GNUC__ >= 12
+#define SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else
+#define SHUFFLE(a, b, ...) __builtin_shuffle(a, b, (__typeof__((a) == (b))){__VA_ARGS__})
+#endif
+#define INLINE static inline __attribute__((always_inline))
+
+int64_t psac_lanes(void) { return W; }
+
+static double total(vec values) {
+    double sum = 0;
+    for (int w = 0; w < W; w++) sum += values[w];
+    return sum;
+}
+
+/* --- Convolutions: C[l][o] = sum over positions p of X[p + l] G[p][o] ---------------------------
+ * with l = (c, i, j) a channel and a kernel offset.  X is read where it lies (no patches are
+ * copied), G is transposed first.  A tile is some lines l by some vectors of output channels. */
+
+typedef struct {
+    int64_t channels, height, width, out_channels, out_height, out_width, groups;
+    int64_t kernel_height, kernel_width, stride_height, stride_width, pad_height, pad_width;
+    int64_t dilation_height, dilation_width;
+} Geometry;
+
+INLINE double lines(const float *x, const Geometry *s, int64_t row, const int64_t *offsets,
+                    const float *g, int64_t g_width, float *out, int count, int vectors) {
+    vec sums[LINES][2];
+    memset(sums, 0, sizeof sums);
+    int64_t column = s->stride_width;
+    for (int64_t i = 0; i < s->out_height; i++) {
+        const float *at = x + i * row;
+        int64_t j = 0;
+        for (; j + 1 < s->out_width; j += 2, at += 2 * column, g += 2 * g_width) {
+            vec first[2], second[2];
+            for (int v = 0; v < vectors; v++) {
+                first[v] = *(const vec *)(g + v * W);
+                second[v] = *(const vec *)(g + g_width + v * W);
+            }
+            for (int k = 0; k < count; k++) {
+                float here = at[offsets[k]], next = at[offsets[k] + column];
+                for (int v = 0; v < vectors; v++) sums[k][v] += here * first[v];
+                for (int v = 0; v < vectors; v++) sums[k][v] += next * second[v];
+            }
+        }
+        for (; j < s->out_width; j++, at += column, g += g_width)
+            for (int k = 0; k < count; k++)
+                for (int v = 0; v < vectors; v++)
+                    sums[k][v] += at[offsets[k]] * *(const vec *)(g + v * W);
+    }
+    vec squares = {0};
+    for (int k = 0; k < count; k++)
+        for (int v = 0; v < vectors; v++) {
+            squares += sums[k][v] * sums[k][v];
+            if (out) *(vec *)(out + k * g_width + v * W) = sums[k][v];
+        }
+    return total(squares);
+}
+
+/* One function for each size of tile, so that its loops are unrolled. */
+#define TILE(name, count, vectors)                                                                 \
+    static double name(const float *x, const Geometry *s, int64_t row, const int64_t *offsets,     \
+                       const float *g, int64_t g_width, float *out) {                              \
+        return lines(x, s, row, offsets, g, g_width, out, count, vectors);                         \
+    }
+TILE(lines_by_two, LINES, 2)
+TILE(lines_by_one, LINES, 1)
+TILE(line_by_two, 1, 2)
+TILE(line_by_one, 1, 1)
+
+/* 4 x 4 numbers at a time. */
+static void transpose(const float *g, int64_t channels, int64_t positions, float *out,
+                      int64_t width) {
+    int64_t o = 0;
+    for (; o + 4 <= channels; o += 4) {
+        const float *at = g + o * positions;
+        int64_t p = 0;
+        for (; p + 4 <= positions; p += 4) {
+            four a = *(const four *)(at + p), b = *(const four *)(at + positions + p);
+            four c = *(const four *)(at + 2 * positions + p);
+            four d = *(const four *)(at + 3 * positions + p);
+            four ab = SHUFFLE(a, b, 0, 4, 1, 5), cd = SHUFFLE(c, d, 0, 4, 1, 5);
+            four ef = SHUFFLE(a, b, 2, 6, 3, 7), gh = SHUFFLE(c, d, 2, 6, 3, 7);
+            float *to = out + p * width + o;
+            *(four *)to = SHUFFLE(ab, cd, 0, 1, 4, 5);
+            *(four *)(to + width) = SHUFFLE(ab, cd, 2, 3, 6, 7);
+            *(four *)(to + 2 * width) = SHUFFLE(ef, gh, 0, 1, 4, 5);
+            *(four *)(to + 3 * width) = SHUFFLE(ef, gh, 2, 3, 6, 7);
+        }
+        for (; p < positions; p++)
+            for (int k = 0; k < 4; k++) out[p * width + o + k] = at[k * positions + p];
+    }
+    for (; o < width; o++)
+        for (int64_t p = 0; p < positions; p++)
+            out[p * width + o] = o < channels ? g[o * positions + p] : 0;
+}
+
+static void pad(const float *x, const Geometry *s, int64_t height, int64_t width, float *out) {
+    memset(out, 0, sizeof(float) * s->channels * height * width);
+    for (int64_t c = 0; c < s->channels; c++)
+        for (int64_t y = 0; y < s->height; y++)
+            memcpy(out + (c * height + y + s->pad_height) * width + s->pad_width,
+                   x + (c * s->height + y) * s->width, sizeof(float) * s->width);
+}
+
+static double weight_gradient(const float *x, const Geometry *s, int64_t row, int64_t num_lines,
+                              const int64_t *offsets, const float *g, int64_t g_width, float *out) {
+    double squares = 0;
+    for (int64_t o = 0; o < g_width; o += 2 * W) {
+        int two = o + W < g_width;
+        for (int64_t k = 0, many; k < num_lines; k += many ? LINES : 1) {
+            many = k + LINES <= num_lines;
+            squares += (many ? two ? lines_by_two : lines_by_one : two ? line_by_two : line_by_one)(
+                x, s, row, offsets + k, g + o, g_width, out ? out + k * g_width + o : 0);
+        }
+    }
+    return squares;
+}
+
+/* inputs [n, groups, channels, height, width], grads [n, groups, out_channels, out positions];
+ * kept [n, groups, l, out_channels up to a multiple of W] or null; offsets and scratch are memory
+ * of this thread. */
+void psac_convolution(const float *inputs, const float *grads, float *kept, double *squares,
+                      const Geometry *s, int64_t *offsets, float *scratch, int64_t first,
+                      int64_t last) {
+    int64_t height = s->height + 2 * s->pad_height, width = s->width + 2 * s->pad_width, l = 0;
+    for (int64_t c = 0; c < s->channels; c++)
+        for (int64_t i = 0; i < s->kernel_height; i++)
+            for (int64_t j = 0; j < s->kernel_width; j++)
+                offsets[l++] =
+                    (c * height + i * s->dilation_height) * width + j * s->dilation_width;
+    int64_t positions = s->out_height * s->out_width, g_width = (s->out_channels + W - 1) / W * W;
+    float *g = scratch, *padded = scratch + positions * g_width;
+    for (int64_t n = first; n < last; n++) {
+        squares[n] = 0;
+        for (int64_t h = n * s->groups; h < (n + 1) * s->groups; h++) {
+            const float *x = inputs + h * s->channels * s->height * s->width;
+            transpose(grads + h * s->out_channels * positions, s->out_channels, positions, g,
+                      g_width);
+            if (s->pad_height || s->pad_width) {
+                pad(x, s, height, width, padded);
+                x = padded;
+            }
+            squares[n] += weight_gradient(x, s, width * s->stride_height, l, offsets, g, g_width,
+                                          kept ? kept + h * l * g_width : 0);
+        }
+    }
+}
+
+typedef struct {
+    const float *start;
+    int64_t sample, row, width; /* distances between samples and rows; numbers in a row */
+} Rows;
+
+/* --- Gram forms: sum over positions p, q of <a_p, a_q> <b_p, b_q> -------------------------------
+ * Both factors are symmetric: tiles below the diagonal are left out, those above count twice. */
+
+#define LOW(k, s) ((k) % (2 * (s)) < (s) ? (k) : W + (k) - (s))
+#define HIGH(k, s) (LOW(k, s) + (s))
+#define HALVE(s)                                                                                   \
+    for (int i = 0; i < W / (2 * s); i++)                                                          \
+        v[i] = SHUFFLE(v[2 * i], v[2 * i + 1], LANES(LOW, s)) +                                    \
+               SHUFFLE(v[2 * i], v[2 * i + 1], LANES(HIGH, s));
+
+/* W vectors to one: lane k is the sum of v[k]. */
+INLINE vec totals(vec *v) {
+    HALVE(1)
+    HALVE(2)
+    HALVE(4)
+#if defined(__AVX512F__)
+    HALVE(8)
+#endif
+    return v[0];
+}
+
+INLINE vec products(const float *a, const float *b, int64_t row, int64_t width, int left,
+                    int right) {
+    vec sums[W];
+    memset(sums, 0, sizeof sums);
+    int64_t k = 0;
+    for (; k + W <= width; k += W) {
+        vec y[RIGHT];
+        for (int j = 0; j < right; j++) y[j] = *(const vec *)(b + j * row + k);
+        for (int i = 0; i < left; i++) {
+            vec x = *(const vec *)(a + i * row + k);
+            for (int j = 0; j < right; j++) sums[i * RIGHT + j] += x * y[j];
+        }
+    }
+    for (; k < width; k++)
+        for (int i = 0; i < left; i++)
+            for (int j = 0; j < right; j++)
+                sums[i * RIGHT + j][0] += a[i * row + k] * b[j * row + k];
+    return totals(sums);
+}
+
+static vec whole_tile(const float *a, const float *b, int64_t row, int64_t width) {
+    return products(a, b, row, width, LEFT, RIGHT);
+}
+
+static vec part_of_tile(const float *a, const float *b, int64_t row, int64_t width, int left,
+                        int right) {
+    return products(a, b, row, width, left, right);
+}
+
+INLINE vec tile(const Rows *m, int64_t n, int64_t p, int64_t q, int left, int right) {
+    const float *a = m->start + n * m->sample + p * m->row;
+    const float *b = m->start + n * m->sample + q * m->row;
+    return left == LEFT && right == RIGHT ? whole_tile(a, b, m->row, m->width)
+                                          : part_of_tile(a, b, m->row, m->width, left, right);
+}
+
+/* squares[n] is the sum, mass[n] its diagonal: what it would be without cancellation. */
+void psac_gram(const Rows *a, const Rows *b, int64_t positions, double *squares, double *mass,
+               int64_t first, int64_t last) {
+    for (int64_t n = first; n < last; n++) {
+        squares[n] = mass[n] = 0;
+        for (int64_t q = 0; q < positions; q += RIGHT) {
+            int right = positions - q < RIGHT ? (int)(positions - q) : RIGHT;
+            vec above = {0};
+            for (int64_t p = 0; p < q + right; p += LEFT) {
+                int left = positions - p < LEFT ? (int)(positions - p) : LEFT;
+                vec z = tile(a, n, p, q, left, right) * tile(b, n, p, q, left, right);
+                if (p + LEFT <= q) {
+                    above += z;
+                    continue;
+                }
+                for (int i = 0; i < left; i++)
+                    for (int j = 0; j < right; j++)
+                        if (p + i < q + j) above[0] += z[i * RIGHT + j];
+                        else if (p + i == q + j) mass[n] += z[i * RIGHT + j];
+            }
+            squares[n] += 2 * total(above);
+        }
+        squares[n] += mass[n];
+    }
+}
+
+/* --- Layer norm: out[0][n] = sum over p of g_p, out[1][n] = sum of g_p (x_p - mean_p) rstd_p -----
+ * mean and rstd are [n, positions], out [2, num_samples, width]. */
+
+static void add_normalised(const float *restrict g, const float *restrict x, float mean, float rstd,
+                           int64_t width, float *restrict plain, float *restrict scaled) {
+    for (int64_t k = 0; k < width; k++) {
+        plain[k] += g[k];
+        scaled[k] += g[k] * ((x[k] - mean) * rstd);
+    }
+}
+
+void psac_layer_norm(const Rows *g, const Rows *x, const float *mean, const float *rstd,
+                     int64_t positions, float *out, int64_t num_samples, int64_t first,
+                     int64_t last) {
+    for (int64_t n = first; n < last; n++) {
+        float *plain = out + n * g->width, *scaled = plain + num_samples * g->width;
+        memset(plain, 0, sizeof(float) * g->width);
+        memset(scaled, 0, sizeof(float) * g->width);
+        for (int64_t p = 0, at = n * positions; p < positions; p++, at++)
+            add_normalised(g->start + n * g->sample + p * g->row,
+                           x->start + n * x->sample + p * x->row, mean[at], rstd[at], g->width,
+                           plain, scaled);
+    }
+}
+
+/* --- Group norm: out[0][n][c] = sum over p of g, out[1][n][c] = sum of g (x - mean) rstd ---------
+ * g and x are [n, channels, positions], mean and rstd [n, groups], out [2, num_samples, channels].
+ */
+
+void psac_group_norm(const float *g, const float *x, const float *mean, const float *rstd,
+                     int64_t channels, int64_t groups, int64_t positions, float *out,
+                     int64_t num_samples, int64_t first, int64_t last) {
+    for (int64_t c = first * channels; c < last * channels; c++, out++) {
+        int64_t group = c / (channels / groups), p = 0;
+        vec plain = {0}, scaled = {0};
+        for (; p + W <= positions; p += W) {
+            vec grad = *(const vec *)(g + c * positions + p);
+            plain += grad;
+            scaled += grad * (*(const vec *)(x + c * positions + p) - mean[group]);
+        }
+        for (; p < positions; p++) {
+            plain[0] += g[c * positions + p];
+            scaled[0] += g[c * positions + p] * (x[c * positions + p] - mean[group]);
+        }
+        out[first * channels] = total(plain);
+        out[(first + num_samples) * channels] = total(scaled) * rstd[group];
+    }
+}

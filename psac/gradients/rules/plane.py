@@ -1,0 +1,227 @@
+"""Convolutions over one or two dimensions, as per-sample matrix products and Gram matrices.
+
+Letters: n sample, h group, p output position, q padded pixel, c input channel of a group, r output
+channel of a group, l = c x kernel.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..contributions import (
+    SCRATCH_BYTES,
+    Budget,
+    Outer,
+    diagonal_product,
+    rows,
+    scratch,
+    slices,
+    square_sum,
+)
+from ..loops import Geometry, Loops, loops
+
+if TYPE_CHECKING:
+    from .convolution import Patches
+
+CACHE_BYTES = 2 * 2**20  # temporaries that are added to again and again should stay in the cache
+
+
+class Plane:
+    """A convolution over one or two dimensions, the first of size one where there is one."""
+
+    def __init__(self, patches: Patches):
+        flat = patches.grad.dim() == 3
+        settings = patches.settings
+        self.inputs = patches.inputs.unsqueeze(2) if flat else patches.inputs
+        self.grad = patches.grad.unsqueeze(2) if flat else patches.grad
+        self.kernel = (1, *patches.shape[2:]) if flat else tuple(patches.shape[2:])
+        self.stride = (1, *settings.stride) if flat else tuple(settings.stride)
+        self.dilation = (1, *settings.dilation) if flat else tuple(settings.dilation)
+        self.padding = (0, *settings.padding) if flat else tuple(settings.padding)
+        self.groups = settings.groups
+        self.out = tuple(self.grad.shape[2:])
+
+    def shifts_line_up(self) -> bool:
+        """Whether a kernel offset is a shift of whole output positions.
+
+        If need be after taking strides apart.
+        """
+        return all(
+            s == 1 or (k % s == 0 and d == 1)
+            for k, s, d in zip(self.kernel, self.stride, self.dilation, strict=True)
+        )
+
+    def sizes(self) -> tuple[int, int]:
+        """Height and width of the padded input that outputs see, in steps of the stride."""
+        reach = [
+            (o - 1) * s + (k - 1) * d + 1
+            for o, s, k, d in zip(self.out, self.stride, self.kernel, self.dilation, strict=True)
+        ]
+        height, width = (-(-size // s) for size, s in zip(reach, self.stride, strict=True))
+        return height, width
+
+    def num_pixels(self) -> int:
+        return math.prod(self.sizes())
+
+    def padded(self, samples: slice = slice(None), extra_rows: int = 0) -> Tensor:
+        """[n, h, c, height, width] with strides taken apart into channels.
+
+        Cut to what outputs see.
+        """
+        inputs = self.inputs[samples]
+        (height, width), (sh, sw), (ph, pw) = self.sizes(), self.stride, self.padding
+        missing = [
+            (height + extra_rows) * sh - inputs.shape[2] - ph,
+            width * sw - inputs.shape[3] - pw,
+        ]
+        padded = F.pad(inputs, (pw, missing[1], ph, missing[0]))
+        if sh * sw > 1:
+            # [n, channels, height, sh, width, sw]
+            split = padded.unflatten(2, (-1, sh)).unflatten(4, (-1, sw))
+            padded = split.permute(0, 1, 3, 5, 2, 4).flatten(1, 3)
+        return padded.unflatten(1, (self.groups, -1))
+
+    def offsets(self) -> list[tuple[int, int]]:
+        """Kernel offsets in padded pixels."""
+        (kh, kw), (sh, sw), (dh, dw) = self.kernel, self.stride, self.dilation
+        return [(i * dh, j * dw) for i in range(kh // sh) for j in range(kw // sw)]
+
+    def direct_norms(self) -> Tensor:
+        return self._compiled().convolution(self.inputs, self.grad, self._geometry())
+
+    def direct_products(self, budget: Budget) -> tuple[Tensor, Tensor]:
+        """Norms, and gradients [n, h, l, r up to a multiple of the lanes]."""
+        compiled, geometry = self._compiled(), self._geometry()
+        lanes = compiled.padded(geometry.out_channels)
+        shape = (len(self.inputs), self.groups, geometry.lines, lanes)
+        formed = budget.empty(shape, self.inputs)
+        return compiled.convolution(self.inputs, self.grad, geometry, formed), formed
+
+    @staticmethod
+    def _compiled() -> Loops:
+        compiled = loops()
+        assert compiled is not None, "chosen only where there are compiled loops"
+        return compiled
+
+    def _geometry(self) -> Geometry:
+        return Geometry(
+            channels=self.inputs.shape[1] // self.groups,
+            height=self.inputs.shape[2],
+            width=self.inputs.shape[3],
+            out_channels=self.grad.shape[1] // self.groups,
+            out_height=self.out[0],
+            out_width=self.out[1],
+            groups=self.groups,
+            kernel=self.kernel,
+            stride=self.stride,
+            padding=self.padding,
+            dilation=self.dilation,
+        )
+
+    def gram_of_pixels(self) -> Tensor:
+        """sum over p, p' of <g_p, g_p'> <patch_p, patch_p'>.
+
+        Patches are had from inner products of pixels.
+        """
+        (height, width), (oh, ow) = self.sizes(), self.out
+        first, *others = self.offsets()
+        norms, mass = [], []
+        size = self.groups * ((height * width) ** 2 + 2 * (oh * ow) ** 2) + self.inputs[0].numel()
+        for s in slices(len(self.inputs), 4 * size, CACHE_BYTES):
+            columns_nhcq = self.padded(s).flatten(3)
+            pixels = torch.matmul(columns_nhcq.transpose(2, 3), columns_nhcq)
+            pixels = pixels.view(*pixels.shape[:2], height, width, height, width)
+
+            def shifted(i: int, j: int, pixels: Tensor = pixels) -> Tensor:
+                return pixels[:, :, i : i + oh, j : j + ow, i : i + oh, j : j + ow]
+
+            patches = shifted(*first).contiguous()
+            for offset in others:
+                patches += shifted(*offset)
+            grad_nhrp = self.grads(s)
+            other = torch.matmul(grad_nhrp.transpose(2, 3), grad_nhrp)
+            patches = patches.view_as(other)
+            norms.append(torch.linalg.vecdot(rows(patches), rows(other)))
+            mass.append(diagonal_product(patches, other))
+        return self.guarded(torch.cat(norms), torch.cat(mass))
+
+    def guarded(self, norms: Tensor, mass: Tensor) -> Tensor:
+        """Samples whose Gram sum cancels almost wholly are formed directly."""
+        return Outer.guarded(
+            norms, mass, lambda samples: square_sum(self.unfolded_products(samples))
+        )
+
+    def unfolded(self, samples: slice | Tensor) -> Tensor:
+        """[n, h, l, p]: a copy of every patch, in the scratch buffer."""
+        (kh, kw), (sh, sw), (dh, dw), (ph, pw), (oh, ow) = (
+            self.kernel,
+            self.stride,
+            self.dilation,
+            self.padding,
+            self.out,
+        )
+        inputs = (
+            F.pad(self.inputs[samples], (pw, pw, ph, ph))
+            if ph or pw
+            else self.inputs[samples].contiguous()
+        )
+        n, c, y, x = inputs.stride()
+        shape = (*inputs.shape[:2], kh, kw, oh, ow)
+        view = inputs.as_strided(shape, (n, c, y * dh, x * dw, y * sh, x * sw))
+        # runs along the kernel are longer than those along the output
+        if sw > 1 and kw >= 8 and self.groups == 1:
+            turned = view.permute(0, 4, 5, 1, 2, 3)
+            copy = scratch(turned).copy_(turned)
+            return copy.view(len(inputs), 1, oh * ow, -1).transpose(2, 3)
+        return scratch(view).copy_(view).view(len(inputs), self.groups, -1, oh * ow)
+
+    def grads(self, samples: slice | Tensor) -> Tensor:
+        """[n, h, r, p]"""
+        return self.grad[samples].unflatten(1, (self.groups, -1)).flatten(3)
+
+    def gram_of_patches(self) -> Tensor:
+        l, p = self.inputs.shape[1] // self.groups * math.prod(self.kernel), math.prod(self.out)
+        norms = []
+        for s in slices(len(self.inputs), 4 * self.groups * l * p, SCRATCH_BYTES):
+            left, right = self.unfolded(s).transpose(2, 3), self.grads(s).transpose(2, 3)
+            norms.append(Outer(left, right, (self.groups, l, right.shape[-1])).by_gram())
+        return torch.cat(norms)
+
+    def unfolded_products(
+        self, samples: Tensor | None = None, budget: Budget | None = None
+    ) -> Tensor:
+        """[n, output channels, l]"""
+        n = len(self.inputs) if samples is None else len(samples)
+        l, p = self.inputs.shape[1] // self.groups * math.prod(self.kernel), math.prod(self.out)
+        shape = (n, self.groups, self.grad.shape[1] // self.groups, l)
+        out = self.inputs.new_empty(shape) if budget is None else budget.empty(shape, self.inputs)
+        for s in slices(n, 4 * self.groups * l * p, SCRATCH_BYTES):
+            part = s if samples is None else samples[s]
+            torch.matmul(self.grads(part), self.unfolded(part).transpose(2, 3), out=out[s])
+        return out.flatten(1, 2)
+
+    def shifted_products(self, budget: Budget) -> list[Tensor]:
+        """[n, output channels, c] for each kernel offset.
+
+        Rows of outputs are padded to the width of the input.
+        """
+        inputs = self.padded(extra_rows=1)
+        width = inputs.shape[-1]
+        columns_nhcq = inputs.flatten(3)
+        grad_nhrp = (
+            F.pad(self.grad, (0, width - self.out[1])).unflatten(1, (self.groups, -1)).flatten(3)
+        )
+        n, groups, r, length = grad_nhrp.shape
+        offsets = self.offsets()
+        out = budget.empty((len(offsets), n, groups, r, columns_nhcq.shape[2]), inputs)
+        for k, (i, j) in enumerate(offsets):
+            start = i * width + j
+            torch.matmul(
+                grad_nhrp, columns_nhcq[..., start : start + length].transpose(2, 3), out=out[k]
+            )
+        return list(out.flatten(2, 3))

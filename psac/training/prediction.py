@@ -1,0 +1,105 @@
+"""What a trained model says of records that it has not met.
+
+    for row in predictions(Run("runs/first"), [Path("shoe.png"), Path("more.npz")]): ...
+
+Inputs are made as those of the training data were: pictures get the size and the channels of the
+model's input, columns of a table the run's own ranges and categories.  An .npz needs `x` alone, a
+table no column of labels.  Guarantees: a row for each record, in order; probabilities add up to 1;
+what does not fit the model is refused with what does.  The predictions for a record that was not in
+the training data tell no more of those that were than the model does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from psac.data.arrays import inputs_from_npz
+from psac.data.folders import ENDINGS, images_in
+from psac.data.images import decoded
+from psac.data.tables import inputs_from_table
+from psac.training.run import Run
+
+BATCH = 1024
+TABLES = (".csv", ".parquet")
+
+
+class Prediction(NamedTuple):
+    file: Path
+    record: int  # in its file, from 0
+    label: str
+    probabilities: dict[str, float]
+
+
+def predictions(run: Run, files: Iterable[Path]) -> Iterator[Prediction]:
+    """Of all records in these files; a folder stands for the pictures in it."""
+    facts = run.model_facts()
+    model, classes, shape = run.model(), facts["classes"], tuple(facts["input_shape"])
+    for file in _expanded(files):
+        inputs = _checked(_inputs(run, file, shape), shape, file)
+        with torch.no_grad():
+            parts = [model(part).float().softmax(1) for part in inputs.split(BATCH)]
+        for record, row in enumerate(torch.cat(parts)):
+            shares = dict(zip(classes, row.tolist(), strict=True))
+            yield Prediction(file, record, classes[int(row.argmax())], shares)
+
+
+def _expanded(files: Iterable[Path]) -> Iterator[Path]:
+    for file in files:
+        if not file.exists():
+            raise FileNotFoundError(f"there is no file {file}.")
+        found = images_in(file) if file.is_dir() else [file]
+        if not found:
+            raise FileNotFoundError(f"there are no pictures ({' '.join(ENDINGS)}) in {file}.")
+        yield from found
+
+
+def _inputs(run: Run, file: Path, shape: tuple[int, ...]) -> Tensor:
+    ending = file.suffix.lower()
+    if ending == ".npz":
+        return inputs_from_npz(file)
+    if ending in TABLES:
+        return _of_table(run, file)
+    if ending in ENDINGS:
+        return _of_picture(file, shape)
+    known = " ".join((*ENDINGS, *TABLES, ".npz"))
+    raise ValueError(f"{file} is of no kind that can be read: give {known}, or a folder.")
+
+
+def _of_picture(file: Path, shape: tuple[int, ...]) -> Tensor:
+    if len(shape) != 3 or shape[0] not in (1, 3):
+        raise ValueError(
+            f"{file} is a picture, but the model takes inputs of shape {list(shape)}: give an .npz "
+            "with x, or a table like that of its training data."
+        )
+    size = shape[1] if shape[1] == shape[2] else None
+    return decoded(file, size=size, channels=shape[0])[None]
+
+
+def _of_table(run: Run, file: Path) -> Tensor:
+    recipe = run.recipe()
+    own: dict[str, Any] = recipe.data_settings
+    if "label" not in own or "text" in own:
+        raise ValueError(
+            f"{file} is a table, but the run was trained on '{recipe.data}', which is none of "
+            "numbers: how its columns would become inputs is not known. Give an .npz with x."
+        )
+    return inputs_from_table(
+        file,
+        label=own["label"],
+        ranges=own.get("ranges"),
+        categories=own.get("categories"),
+    )
+
+
+def _checked(inputs: Tensor, shape: tuple[int, ...], file: Path) -> Tensor:
+    if tuple(inputs.shape[1:]) != shape:
+        raise ValueError(
+            f"{file} has inputs of shape {list(inputs.shape[1:])}, but the model takes "
+            f"{list(shape)}."
+        )
+    return inputs

@@ -1,0 +1,35 @@
+"""Whatever a document links to is there, and every page can be reached."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.docs.markdown import DOCS, PAGES, ROOT, anchors, links, name
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_links_and_pictures_are_there(page):
+    for path, anchor in links(page):
+        target = (page.parent / path).resolve() if path else page
+        assert target.exists(), f"{name(page)} links to {path}"
+        if anchor:
+            assert anchor in anchors(target), f"{name(page)} links to {path}#{anchor}"
+
+
+def test_every_page_is_in_the_navigation_and_there():
+    navigation = (ROOT / "mkdocs.yml").read_text().partition("\nnav:\n")[2]
+    listed = re.findall(r"- (\S+\.md)$", navigation, re.MULTILINE)
+    assert sorted(listed) == sorted(page.relative_to(ROOT / "docs").as_posix() for page in DOCS)
+
+
+def test_the_reader_of_links_sees_what_is_broken(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text('[a](b.md#c) `[no](x.md)` <img src="d.png"> [e](https://f)\n```\n[g](h)\n```\n')
+    assert links(page) == [("b.md", "c"), ("d.png", "")]
+
+
+def test_pictures_are_small():
+    for picture in (ROOT / "docs" / "pictures").iterdir():
+        assert picture.stat().st_size < 300_000, picture.name

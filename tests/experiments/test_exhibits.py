@@ -1,0 +1,136 @@
+"""Figures as files: what is written, what is computed again, and what a person sees."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from psac.experiments.exhibit import Exhibit, Folder, make
+from psac.experiments.figures import FIGURES, THEORY
+from psac.experiments.theme import label, panels
+
+QUICK = ["fig2", "fig5"]
+
+
+def small(calls: list[str], **changes) -> Exhibit:
+    """An exhibit with one run, which counts how often it is computed."""
+
+    asked = changes.get("settings", {"k": 1})
+
+    def compute(folder: Folder) -> dict:
+        run = folder.run("only", asked, lambda _: calls.append("run") or {"y": [1, 4]})
+        return {"points": run["y"]}
+
+    def draw(data, theme):
+        figure, (axes,) = panels(theme, 1)
+        axes.plot(data["points"])
+        label(axes, theme, "Points", "k", "y")
+        return figure
+
+    settings = {
+        "name": "small",
+        "title": "A small one",
+        "command": "psac paper small",
+        "settings": {"k": 1},
+        "compute": compute,
+        "rows": lambda data: [{"k": k, "y": y} for k, y in enumerate(data["points"])],
+        "draw": draw,
+        "caption": lambda data: f"{len(data['points'])} points.",
+    }
+    return Exhibit(**settings | changes)
+
+
+def test_an_exhibit_is_data_a_table_pictures_for_two_pages_and_a_caption(tmp_path):
+    written = make(small([]), tmp_path)
+    names = {path.name for path in written}
+    pictures = {f"small-{theme}.{kind}" for theme in ("light", "dark") for kind in ("svg", "png")}
+    assert names == {"data.json", "data.csv", "caption.md"} | pictures
+    data = json.loads((tmp_path / "small" / "data.json").read_text())
+    assert data["settings"] == {"k": 1}
+    assert data["versions"]["torch"] == torch.__version__
+    with (tmp_path / "small" / "data.csv").open() as file:
+        assert list(csv.DictReader(file)) == [{"k": "0", "y": "1"}, {"k": "1", "y": "4"}]
+    caption = (tmp_path / "small" / "caption.md").read_text()
+    assert caption.startswith("# A small one\n\n2 points.")
+    assert "psac paper small" in caption
+
+
+def test_a_finished_run_is_not_repeated_and_pictures_are_functions_of_the_data(tmp_path):
+    calls: list[str] = []
+    first = {path.name: path.read_bytes() for path in make(small(calls), tmp_path)}
+    second = {path.name: path.read_bytes() for path in make(small(calls), tmp_path)}
+    assert first == second
+    (tmp_path / "small" / "data.json").unlink()
+    make(small(calls), tmp_path)
+    assert calls == ["run"]
+
+
+def test_other_settings_are_computed_anew(tmp_path):
+    make(small([]), tmp_path)
+    changed = small([], settings={"k": 2}, compute=lambda _: {"points": [7]})
+    make(changed, tmp_path)
+    assert json.loads((tmp_path / "small" / "data.json").read_text())["points"] == [7]
+
+
+def test_a_run_of_other_settings_is_not_taken_for_a_finished_one(tmp_path):
+    calls: list[str] = []
+    make(small(calls), tmp_path)
+    make(small(calls, settings={"k": 2}), tmp_path)
+    assert calls == ["run", "run"]
+
+
+def test_data_with_a_missing_part_are_completed_when_it_is_there(tmp_path):
+    make(small([], compute=lambda _: {"points": [1], "missing": ["more"]}), tmp_path)
+    make(small([], compute=lambda _: {"points": [1, 2], "missing": []}), tmp_path)
+    assert json.loads((tmp_path / "small" / "data.json").read_text())["points"] == [1, 2]
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_figures_that_need_no_training_are_drawn(name, tmp_path):
+    written = make(FIGURES[name], tmp_path)
+    assert all(path.stat().st_size > 0 for path in written)
+    caption = (tmp_path / name / "caption.md").read_text()
+    assert "Beside the paper" in caption
+
+
+def test_every_exhibit_is_named_by_the_command_that_makes_it():
+    for name, exhibit in FIGURES.items():
+        assert (exhibit.name, exhibit.command) == (name, f"psac paper {name}")
+    assert {exhibit.command for exhibit in THEORY.values()} == {"psac theory"}
+
+
+def test_the_lazy_region_has_the_values_that_are_known():
+    data = FIGURES["fig5"].compute(Folder(None, print))
+    expected = {  # theta: SGD, DP-SGD, Auto-V, Auto-S, DP-PSAC
+        0.5: (0.089, 0.004, 0, 0.019, 0.093),
+        1: (0.173, 0.009, 0, 0.040, 0.182),
+        2: (0.314, 0.023, 0, 0.099, 0.339),
+        4: (0.460, 0.045, 0, 0.287, 0.479),
+    }
+    for theta, values in expected.items():
+        place = int(np.argmin(np.abs(np.array(data["thetas"]) - theta)))
+        found = [
+            data["means"][rule][place] for rule in ("sgd", "abadi", "auto_v", "auto_s", "psac")
+        ]
+        np.testing.assert_allclose(found, values, atol=4e-3)
+
+
+def test_in_the_lazy_region_dp_sgd_over_c_is_closer_than_psac_for_some_theta():
+    from psac.experiments.fig5 import where_closer
+
+    data = FIGURES["fig5"].compute(Folder(None, print))
+    assert where_closer(data, "raw", "abadi") == []
+    (first, *_) = where_closer(data, "per_bound", "abadi")
+    np.testing.assert_allclose(first, (3.4, 5.6), atol=0.25)
+
+
+def test_settings_are_json_that_survives_a_file():
+    for exhibit in [*FIGURES.values(), *THEORY.values()]:
+        settings = json.loads(json.dumps(dict(exhibit.settings)))
+        assert settings == json.loads(json.dumps(settings))
+        assert dataclasses.replace(exhibit).settings == exhibit.settings

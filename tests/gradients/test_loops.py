@@ -1,0 +1,146 @@
+"""The compiled loops against the same in torch operations, and the rules without them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+import psac
+from psac import _compiling
+from psac.gradients import contributions, loops
+from psac.gradients.loops import Geometry
+from psac.gradients.rules import convolution, normalization
+from tests import oracles
+from tests.gradients.cases import CASES
+
+compiled = loops.loops()
+needs_a_compiler = pytest.mark.skipif(compiled is None, reason="no C compiler here")
+small, pairs = st.integers(1, 4), st.tuples(st.integers(1, 3), st.integers(1, 3))
+
+
+@needs_a_compiler
+@given(
+    samples=small,
+    groups=st.integers(1, 3),
+    channels=small,
+    out_channels=st.sampled_from([1, 3, 16, 17, 33, 40]),
+    kernel=pairs,
+    stride=pairs,
+    dilation=pairs,
+    padding=st.tuples(st.integers(0, 2), st.integers(0, 2)),
+    room=st.tuples(st.integers(0, 4), st.integers(0, 4)),
+)
+def test_convolutions_equal_the_ordinary_weight_gradient_of_each_sample(
+    samples, groups, channels, out_channels, kernel, stride, dilation, padding, room
+):
+    height, width = (d * (k - 1) + 1 + more for d, k, more in zip(dilation, kernel, room, strict=1))
+    inputs = torch.randn(samples, groups * channels, height, width)
+    weight = torch.randn(groups * out_channels, channels, *kernel)
+    settings = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
+    grad = torch.randn_like(F.conv2d(inputs, weight, **settings))
+    expected = torch.stack(
+        [
+            torch.nn.grad.conv2d_weight(one[None], weight.shape, its_grad[None], **settings)
+            for one, its_grad in zip(inputs, grad, strict=True)
+        ]
+    )
+    geometry = Geometry(
+        channels, height, width, out_channels, *grad.shape[2:], groups,
+        kernel, stride, padding, dilation,
+    )  # fmt: skip
+    kept = torch.empty(samples, groups, geometry.lines, compiled.padded(out_channels))
+    norms = compiled.convolution(inputs, grad, geometry, kept)
+    assert torch.equal(norms, compiled.convolution(inputs, grad, geometry))
+    torch.testing.assert_close(norms, expected.flatten(1).square().sum(1), rtol=1e-4, atol=1e-4)
+    formed = kept[..., :out_channels].transpose(2, 3).reshape(expected.shape)
+    torch.testing.assert_close(formed, expected, rtol=1e-4, atol=1e-4)
+    assert not kept[..., out_channels:].any()
+
+
+@needs_a_compiler
+@given(samples=small, positions=st.integers(1, 11), left=st.integers(1, 70), right=small)
+def test_gram_sums_equal_the_norm_of_the_product_however_rows_lie(samples, positions, left, right):
+    first, second = torch.randn(samples, positions, left), torch.randn(positions, samples, right)
+    second = second.transpose(0, 1)  # batch second, as some recurrent models have it
+    norms, mass = compiled.gram(first, second)
+    product = torch.matmul(first.transpose(1, 2), second)
+    torch.testing.assert_close(norms, product.flatten(1).square().sum(1), rtol=1e-4, atol=1e-4)
+    diagonal = first.square().sum(2) * second.square().sum(2)
+    torch.testing.assert_close(mass, diagonal.sum(1), rtol=1e-4, atol=1e-4)
+
+
+@needs_a_compiler
+@given(samples=small, groups=small, each=small, positions=st.integers(1, 40))
+def test_group_norm_equals_the_sums_of_each_sample(samples, groups, each, positions):
+    grad, inputs = torch.randn(2, samples, groups * each, positions)
+    mean, rstd = torch.randn(2, samples, groups)
+    by_channel = (t.repeat_interleave(each, 1).unsqueeze(-1) for t in (mean, rstd))
+    normalised = (inputs - next(by_channel)) * next(by_channel)
+    expected = torch.stack([grad.sum(2), (grad * normalised).sum(2)])
+    found = compiled.group_norm(grad, inputs, mean, rstd)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+
+
+@needs_a_compiler
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_the_number_of_threads_changes_nothing(threads):
+    before = torch.get_num_threads()
+    rows = torch.randn(21, 9, 40, generator=torch.Generator().manual_seed(0))
+    expected = compiled.gram(rows, rows)[0]
+    try:
+        torch.set_num_threads(threads)
+        assert torch.equal(compiled.gram(rows, rows)[0], expected)
+    finally:
+        torch.set_num_threads(before)
+
+
+@needs_a_compiler
+def test_the_default_dtype_plays_no_part():
+    """Buffers are float32 even where torch would make them float64."""
+    model = nn.Sequential(nn.Conv2d(2, 3, 3), nn.Flatten(), nn.LayerNorm(12))
+    inputs = torch.randn(5, 2, 4, 4)
+
+    def losses(model, batch):
+        return model(batch).square().sum(1)
+
+    expected = psac.per_sample_norms(model, losses, inputs)
+    torch.set_default_dtype(torch.float64)
+    try:
+        found = psac.per_sample_norms(model, losses, inputs)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    torch.testing.assert_close(found, expected)
+
+
+@needs_a_compiler
+def test_loops_that_miscount_are_not_trusted(monkeypatch):
+    assert loops._agree(compiled)
+    for name in ("gram", "layer_norm", "group_norm", "convolution"):
+        true = getattr(loops.Loops, name)
+        with monkeypatch.context() as patch:
+            patch.setattr(loops.Loops, name, lambda *a, t=true: 1.01 * torch.stack([*t(*a)]))
+            assert not loops._agree(compiled)
+
+
+def test_without_a_compiler_there_are_none(monkeypatch):
+    monkeypatch.setenv("CC", "no-such-compiler")
+    monkeypatch.setattr(_compiling, "library", _compiling.library.__wrapped__)
+    assert loops.loops.__wrapped__() is None
+
+
+# Where there is a compiler, the whole table runs with the loops; these are the rules they replace.
+@pytest.mark.parametrize(
+    "name", [name for name in CASES if any(word in name for word in ("conv", "linear", "norm"))]
+)
+def test_rules_do_without_the_loops(name, monkeypatch):
+    for module in (contributions, convolution, normalization):
+        monkeypatch.setattr(module, "loops", lambda: None)
+    torch.manual_seed(0)
+    model, batch, loss_fn, take, n = CASES[name]()
+    expected = oracles.norms(oracles.loop_gradients(model, loss_fn, batch, take, n))
+    norms = psac.per_sample_norms(model, loss_fn, batch)
+    torch.testing.assert_close(norms.double(), expected, rtol=1e-4, atol=1e-7)

@@ -1,0 +1,107 @@
+"""Predictions: of the kinds of files that a run can be trained on."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from psac.training import Recipe, Run, train
+from psac.training.prediction import predictions
+from psac.training.run import RunError
+
+SETTINGS = {"noise_multiplier": 4.0, "batch_size": 4, "epochs": 0.5, "learning_rate": 0.5}
+
+
+def trained(tmp_path, data, **settings) -> Run:
+    recipe = Recipe(
+        data=str(data), model="linear", validation_fraction=0.4, **{**SETTINGS, **settings}
+    )
+    return train(recipe, tmp_path / "run")
+
+
+@pytest.fixture
+def pictures(tmp_path) -> Run:
+    for name, level in (("dark", 40), ("light", 200)):
+        folder = tmp_path / "pictures" / name
+        folder.mkdir(parents=True)
+        for k in range(10):
+            Image.new("L", (10, 8), level + k).save(folder / f"{k}.png")
+    return trained(tmp_path, tmp_path / "pictures", data_settings={"size": 6, "channels": 1})
+
+
+def test_pictures_are_read_as_the_training_data_were(pictures, tmp_path):
+    [row] = predictions(pictures, [tmp_path / "pictures" / "dark" / "3.png"])
+    scores = pictures.model()(torch.full((1, 1, 6, 6), 43 / 255)).softmax(1)[0]
+    assert list(row.probabilities) == ["dark", "light"]
+    assert list(row.probabilities.values()) == pytest.approx(scores.tolist(), abs=1e-6)
+    assert sum(row.probabilities.values()) == pytest.approx(1)
+    assert row.label == ("dark", "light")[int(scores.argmax())]
+
+
+def test_a_folder_stands_for_its_pictures(pictures, tmp_path):
+    found = list(predictions(pictures, [tmp_path / "pictures"]))
+    assert len(found) == 20
+    assert [row.file.name for row in found[:2]] == ["0.png", "1.png"]
+
+
+def test_arrays_need_no_labels(tmp_path):
+    x = np.random.default_rng(0).normal(size=(30, 3)).astype(np.float32)
+    np.savez(tmp_path / "all.npz", x=x, y=np.arange(30) % 3)
+    run = trained(tmp_path, tmp_path / "all.npz")
+    np.savez(tmp_path / "new.npz", x=x[:5])
+    found = list(predictions(run, [tmp_path / "new.npz"]))
+    assert [row.record for row in found] == [0, 1, 2, 3, 4]
+    expected = run.model()(torch.from_numpy(x[:5])).softmax(1)
+    assert [list(row.probabilities.values()) for row in found] == [
+        pytest.approx(row.tolist()) for row in expected
+    ]
+
+
+TABLE = "age,work,income\n" + "".join(
+    f"{20 + k},{('farm', 'shop')[k % 2]},{('low', 'high')[k % 3 == 0]}\n" for k in range(30)
+)
+COLUMNS = {
+    "label": "income",
+    "ranges": {"age": [0, 100]},
+    "categories": {"work": ["farm", "shop", "none"]},
+}
+
+
+@pytest.mark.parametrize("new", ["age,work\n50,shop\n70,none\n", "age,work,income\n50,shop,low\n"])
+def test_columns_have_the_ranges_and_categories_of_the_run(tmp_path, new):
+    (tmp_path / "all.csv").write_text(TABLE)
+    run = trained(tmp_path, tmp_path / "all.csv", data_settings=COLUMNS)
+    (tmp_path / "new.csv").write_text(new)
+    row = next(iter(predictions(run, [tmp_path / "new.csv"])))
+    expected = run.model()(torch.tensor([[0.5, 0.0, 1.0, 0.0]])).softmax(1)[0]
+    assert list(row.probabilities) == ["high", "low"]
+    assert list(row.probabilities.values()) == pytest.approx(expected.tolist())
+
+
+@pytest.mark.filterwarnings("ignore::psac.PrivacyWarning")
+def test_categories_are_never_read_off_new_records(tmp_path):
+    (tmp_path / "all.csv").write_text(TABLE)
+    run = trained(tmp_path, tmp_path / "all.csv", data_settings={"label": "income"})
+    (tmp_path / "new.csv").write_text("age,work\n50,shop\n")
+    with pytest.raises(ValueError, match=r"does not say what its categories are"):
+        list(predictions(run, [tmp_path / "new.csv"]))
+
+
+def test_what_does_not_fit_is_refused(pictures, tmp_path):
+    np.savez(tmp_path / "wide.npz", x=np.zeros((2, 7), np.float32))
+    (tmp_path / "notes.txt").write_text("hello")
+    (tmp_path / "table.csv").write_text("a,b\n1,2\n")
+    (tmp_path / "empty").mkdir()
+    for name, error, message in (
+        ("wide.npz", ValueError, r"\[7\], but the model takes \[1, 6, 6\]"),
+        ("notes.txt", ValueError, "no kind that can be read"),
+        ("table.csv", ValueError, "is a table, but the run was trained on"),
+        ("empty", FileNotFoundError, "no pictures"),
+        ("nothing.png", FileNotFoundError, "there is no file"),
+    ):
+        with pytest.raises(error, match=message):
+            list(predictions(pictures, [tmp_path / name]))
+    with pytest.raises(RunError, match="no trained model"):
+        list(predictions(Run(tmp_path), []))
