@@ -89,6 +89,7 @@ def test_accuracy_on_held_out_private_records_is_said_to_be_not_private(call, pl
     public, sensitive = done.out.splitlines()[1].split("; not private: ")
     assert "accuracy" not in public
     assert "on validation records" in sensitive
+    assert "on validation records (not private), epsilon" in done.out
 
 
 def test_quiet_prints_one_line(call, place):
