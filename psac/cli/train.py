@@ -61,6 +61,7 @@ def train(
     settings: dict[str, Any],
 ) -> None:
     """Train a private model, and write its report page."""
+    from psac.training import Interrupted
     from psac.training import train as trained
 
     if label is not None:
@@ -74,7 +75,9 @@ def train(
         shown = view_of(console, title, quiet=quiet, as_json=as_json)
         with _logged(folder, tensorboard) as log, shown as view:
             done = trained(chosen, folder, resume=resume, observer=Together(log, view))
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
+        if not isinstance(stop, Interrupted):  # a second Ctrl-C
+            errors.print("[yellow]What ran since the last save is lost, and counts as spent.[/]")
         _say_how_to_go_on(folder, as_json, tensorboard)
         raise typer.Exit(1) from None
     _say_what_came_out(done, quiet, as_json)
@@ -123,7 +126,7 @@ def _say_how_to_go_on(folder: Path, as_json: bool, tensorboard: bool) -> None:
     step = run.ledger().steps
     if as_json:
         _print_json({"kind": "stopped", "step": step, "folder": str(folder), "go_on": again})
-    errors.print(f"[yellow]Stopped after step {step:,}, and saved.[/] To go on:")
+    errors.print(f"[yellow]Stopped, and saved as of step {step:,}.[/] To go on:")
     errors.print(f"  [bold]{escape(again)}[/]", soft_wrap=True)
 
 
