@@ -2,8 +2,9 @@
 
 Five runs of DP-PSAC, of Auto-S and of the Auto-S of equal largest weight on Fashion-MNIST, measured
 every ten iterations.  At each of them every rule of `RULES` is tried on the same gradients, so that
-rules can also be compared where nothing but the rule differs.  The cosine is taken before the noise, as in the paper, and after it:
-what the optimizer gets is the noisy one.  The paper says: DP-PSAC has more of the large cosines.
+rules can also be compared where nothing but the rule differs.  The cosine is taken before the
+noise, as in the paper, and after it: what the optimizer gets is the noisy one.  The paper says:
+DP-PSAC has more of the large cosines.
 """
 
 from __future__ import annotations
