@@ -7,6 +7,7 @@ PIP_INSTALL := $(RUN) -m pip install --quiet --constraint constraints.txt
 READY := $(VENV)/.ready
 READY_BENCH := $(VENV)/.ready-bench
 READY_SLOW := $(VENV)/.ready-slow
+READY_BROWSER := $(VENV)/.ready-browser
 
 .PHONY: help setup demo test test-slow mutations check bench docs clean
 .DEFAULT_GOAL := help
@@ -30,10 +31,19 @@ $(READY_SLOW): $(READY)
 	$(PIP_INSTALL) --editable '.[slow]'
 	@touch $@
 
+# One test opens report pages in a real browser; without one it says that it was skipped.
+$(READY_BROWSER): $(READY)
+	@if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && ! command -v chromium >/dev/null; then \
+		echo "installing chromium for the test of report pages"; \
+		{ timeout 900 apt-get update -q && timeout 900 apt-get install -yq --no-install-recommends chromium; } \
+			>/dev/null 2>&1 || echo "no chromium to be had: that test will be skipped"; \
+	fi
+	@touch $@
+
 demo: setup  ## Train with DP-PSAC on Fashion-MNIST beside DP-SGD and Auto-S, and make a report page
 	$(RUN) -m psac demo
 
-test: setup  ## Run the tests
+test: setup $(READY_BROWSER)  ## Run the tests
 	$(RUN) -m pytest -q
 
 test-slow: $(READY_SLOW)  ## Run the tests marked slow, and look for new counter-examples

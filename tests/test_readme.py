@@ -10,7 +10,7 @@ README = ROOT / "README.md"
 
 def test_the_example_is_ten_lines_of_private_training():
     code = blocks(README, "python")[0][1]
-    training = code[code.index("private = ") : code.index("accuracy = ")]
+    training = code[code.index("private = ") : code.index("test = ")]
     assert len(training.strip().splitlines()) <= 10
 
 

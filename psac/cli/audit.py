@@ -90,7 +90,7 @@ def _delta(run: Run) -> float:
 
 
 def _table(result: Audit) -> Table:
-    table = Table("", "epsilon", "how", title=f"at delta {result.bound.delta:g}")
+    table = Table("", "epsilon", "how", title=f"at delta {result.bound.delta:.2g}")
     table.add_row("promised", price(result.promised), "by the ledger of the attacked run")
     how = str(result.bound).partition("confidence ")[2]
     table.add_row("shown", f">= {result.bound.epsilon:.3f}", f"confidence {how}")

@@ -9,10 +9,11 @@ import typer
 from rich.table import Table
 
 from psac.cli import names
-from psac.cli.console import as_typed, console
-from psac.cli.crowd import trained
+from psac.cli.console import console
+from psac.cli.crowd import say_where, trained
 from psac.cli.mistakes import typed
-from psac.cli.options import made_from_options
+from psac.cli.options import Processes, RecipeName, made_from_options
+from psac.cli.progress import price
 from psac.cli.settings import settings
 from psac.cli.together import price_of_all
 
@@ -26,13 +27,7 @@ OF_A_RULE = ("r", "bound", "scale", "learning_rate")
 
 @made_from_options(settings=settings)
 def compare(
-    recipe: Annotated[
-        str,
-        typer.Argument(
-            help="A shipped recipe (psac recipes) or a TOML file; options replace its settings.",
-            autocompletion=names.completer(names.recipes),
-        ),
-    ],
+    recipe: RecipeName,
     rule: Annotated[
         list[str] | None,
         typer.Option(
@@ -46,7 +41,7 @@ def compare(
     folder: Annotated[
         Path | None, typer.Option(help="Where the runs go. Default: runs/compare-NAME.")
     ] = None,
-    processes: Annotated[int, typer.Option(help="Runs at a time.", min=1)] = 2,
+    processes: Processes = 2,
     *,
     settings: dict[str, Any],
 ) -> None:
@@ -114,12 +109,11 @@ def _tell(jobs: list[Job], place: Path) -> None:
     found = groups(runs)
     tests = comparisons(found)
     console.print(_results(found), _tests(tests) if tests else "One run each is no test.")
-    price = price_of_all(runs)
-    console.print(price.sentence)
-    write_json(place / "compare.json", {**_facts(found, tests), "price": price.to_json()})
+    total = price_of_all(runs)
+    console.print(total.sentence)
+    write_json(place / "compare.json", {**_facts(found, tests), "price": total.to_json()})
     page = report([job.folder for job in jobs], output=place / "report.html")
-    for what, path in (("numbers", place / "compare.json"), ("page", page)):
-        console.print(f"The {what}: [bold]{as_typed(path)}[/]", soft_wrap=True)
+    say_where(place / "compare.json", page)
 
 
 def _results(found: list[Group]) -> Table:
@@ -128,8 +122,8 @@ def _results(found: list[Group]) -> Table:
         table.add_column(column, justify="right")
     for group in sorted(found, key=lambda group: -(group.mean or 0)):
         spread = "" if group.deviation is None else f" ± {group.deviation:.2%}"
-        epsilon = "infinite" if group.epsilon is None else f"{group.epsilon:.3f}"
-        table.add_row(group.label, f"{len(group.runs)}", f"{group.mean:.2%}{spread}", epsilon)
+        mean = "" if group.mean is None else f"{group.mean:.2%}{spread}"
+        table.add_row(group.label, f"{len(group.runs)}", mean, price(group.epsilon))
     return table
 
 

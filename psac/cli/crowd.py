@@ -18,7 +18,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from psac.cli.console import console, errors
+from psac.cli.console import as_typed, console, errors
 
 if TYPE_CHECKING:
     from psac.training import Job, Outcome
@@ -105,3 +105,8 @@ def trained(jobs: Sequence[Job], *, title: str, processes: int, train: Train | N
         errors.print(f"[yellow]Stopped.[/] {stop} The same command goes on.")
         raise typer.Exit(1) from None
     return not any(outcome.error for outcome in outcomes)
+
+
+def say_where(numbers: Path, page: Path) -> None:
+    for what, path in (("numbers", numbers), ("page", page)):
+        console.print(f"The {what}: [bold]{escape(as_typed(path))}[/]", soft_wrap=True)

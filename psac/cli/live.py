@@ -17,6 +17,7 @@ from rich.text import Text
 from psac.cli.progress import NOT_PRIVATE, SPARKS, Progress, clock, price, sparks
 
 BAR = 40
+FIGURES = (10, 24)  # least widths of a name and of its value, so that groups are aligned
 
 
 class Live:
@@ -84,6 +85,8 @@ class Live:
             "loss": Text(sparks(self._progress.losses), "cyan"),
         }
         table = Table.grid(padding=(0, 2), pad_edge=True)
+        for width in FIGURES:
+            table.add_column(min_width=width)
         for name, value in figures.items():
             table.add_row(Text(name, style), value, drawn.get(name, ""))
         return table

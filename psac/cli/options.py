@@ -14,11 +14,24 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
+import typer
+
+from psac.cli import names
 from psac.cli.mistakes import typed
 
 Command = Callable[..., None]
+# Of the commands that train many times.
+RecipeName = Annotated[
+    str,
+    typer.Argument(
+        help="A shipped recipe (psac recipes) or a TOML file; options replace its settings.",
+        autocompletion=names.completer(names.recipes),
+        show_default=False,
+    ),
+]
+Processes = Annotated[int, typer.Option(help="Runs at a time.", min=1)]
 
 
 def made_from_options(**makers: Callable[..., Any]) -> Callable[[Command], Command]:
@@ -26,9 +39,9 @@ def made_from_options(**makers: Callable[..., Any]) -> Callable[[Command], Comma
 
     def decorate(command: Command) -> Command:
         own = [each for each in _parameters(command) if each.name not in makers]
-        names = {each.name for each in own}
+        taken = {each.name for each in own}
         theirs = {
-            name: [each for each in _parameters(make) if each.name not in names]
+            name: [each for each in _parameters(make) if each.name not in taken]
             for name, make in makers.items()
         }
 

@@ -30,7 +30,7 @@ def predict(
         Path | None, typer.Option(help="The CSV file to write. Default: stdout.")
     ] = None,
 ) -> None:
-    """Classify new records with a trained model: class and probabilities, as CSV."""
+    """Classify new records with a trained model: classes and probabilities, as CSV."""
     from psac.training import Run
     from psac.training.prediction import predictions
 
@@ -47,8 +47,7 @@ def predict(
 
 def _write(file: TextIO, classes: list[str], found: Iterable[Prediction]) -> None:
     writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(["file", "record", "prediction", "probability", *classes])
+    writer.writerow(["file", "record", "prediction", *classes])
     for row in found:
         shares = [f"{row.probabilities[name]:.6g}" for name in classes]
-        surest = f"{row.probabilities[row.label]:.6g}"
-        writer.writerow([row.file, row.record, row.label, surest, *shares])
+        writer.writerow([row.file, row.record, "|".join(row.labels), *shares])

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from psac.cli import names
-from psac.cli.console import as_typed, console
-from psac.cli.crowd import trained
+from psac.cli.console import console
+from psac.cli.crowd import say_where, trained
 from psac.cli.mistakes import typed
-from psac.cli.options import made_from_options
+from psac.cli.options import Processes, RecipeName, made_from_options
+from psac.cli.progress import price
 from psac.cli.settings import settings
 from psac.cli.sweep_plan import Plan
 from psac.cli.together import Price, price_of_all
@@ -29,13 +29,7 @@ HELD_OUT = (
 
 @made_from_options(settings=settings)
 def sweep(
-    recipe: Annotated[
-        str,
-        typer.Argument(
-            help="A shipped recipe (psac recipes) or a TOML file; options replace its settings.",
-            autocompletion=names.completer(names.recipes),
-        ),
-    ],
+    recipe: RecipeName,
     tries: Annotated[
         list[str] | None,
         typer.Option(
@@ -56,7 +50,7 @@ def sweep(
     folder: Annotated[
         Path | None, typer.Option(help="Where the runs go. Default: runs/sweep-NAME.")
     ] = None,
-    processes: Annotated[int, typer.Option(help="Runs at a time.", min=1)] = 2,
+    processes: Processes = 2,
     *,
     settings: dict[str, Any],
 ) -> None:
@@ -84,15 +78,14 @@ def _tell(plan: Plan, jobs: list[Job], place: Path) -> None:
     runs = [read(job.folder) for job in jobs]
     best = max(runs, key=lambda run: run.accuracy or 0)
     console.print(_table(plan, runs, best))
-    price, tuned = price_of_all(runs), _tuned(plan, jobs[0])
-    console.print(_words(best, price, tuned, plan))
+    total, tuned = price_of_all(runs), _tuned(plan, jobs[0])
+    console.print(_words(best, total, tuned, plan))
     results = [{"name": run.name, "accuracy": run.accuracy, "epsilon": run.epsilon} for run in runs]
-    facts = {"results": results, "best": best.name, "price": price.to_json(), "tuned": tuned}
+    facts = {"results": results, "best": best.name, "price": total.to_json(), "tuned": tuned}
     write_json(place / "results.json", {"asked": plan.to_json(), **facts})
     folders = [job.folder for job in jobs]
     page = report(folders if len(folders) > 1 else folders[0], output=place / "report.html")
-    for what, path in (("numbers", place / "results.json"), ("page", page)):
-        console.print(f"The {what}: [bold]{as_typed(path)}[/]", soft_wrap=True)
+    say_where(place / "results.json", page)
 
 
 def _table(plan: Plan, runs: list[Run], best: Run) -> Table:
@@ -126,17 +119,18 @@ def _tuned(plan: Plan, job: Job) -> float | None:
     )
 
 
-def _words(best: Run, price: Price, tuned: float | None, plan: Plan) -> str:
-    epsilon = "infinite" if best.epsilon is None else f"{best.epsilon:.3f}"
-    alone = f"The best run is {best.name}; alone, untuned, it would have epsilon {epsilon}."
+def _words(best: Run, total: Price, tuned: float | None, plan: Plan) -> str:
+    alone = (
+        f"The best run is {best.name}; alone, untuned, it would have epsilon {price(best.epsilon)}."
+    )
     if tuned is None:
         return (
             f"{alone} A grid was tried, and whoever releases its best has used all of it. "
-            f"{price.sentence} With --range, tuning costs less."
+            f"{total.sentence} With --range, tuning costs less."
         )
     return (
         f"{alone} As the best of a random number of runs, {plan.expected_runs:g} on average, it "
-        f"has epsilon {tuned:.3f}, if nothing of the others is ever released, not even how many "
-        f"there were, nor this table. {price.sentence}"
+        f"has epsilon {price(tuned)}, if nothing of the others is ever released, not even how many "
+        f"there were, nor this table. {total.sentence}"
         f"{HELD_OUT if best.on_private_records else ''}"
     )

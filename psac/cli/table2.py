@@ -10,6 +10,7 @@ import typer
 from psac.cli.console import as_typed, console
 from psac.cli.crowd import trained
 from psac.cli.mistakes import typed
+from psac.cli.options import Processes
 
 if TYPE_CHECKING:
     from psac.experiments.table2 import Study
@@ -23,7 +24,7 @@ def table2(
         "results/table2"
     ),
     runs: Annotated[Path, typer.Option(help="Where the runs go.")] = Path("runs/table2"),
-    processes: Annotated[int, typer.Option(help="Runs at a time.", min=1)] = 2,
+    processes: Processes = 2,
     write_only: Annotated[
         bool, typer.Option("--write-only", help="Train nothing: write the table anew.")
     ] = False,

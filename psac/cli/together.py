@@ -6,6 +6,8 @@ import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from psac.cli.progress import price
+
 if TYPE_CHECKING:
     from psac.reporting.runs import Run
 
@@ -25,8 +27,8 @@ class Price:
             return "What all runs cost together is not known: their ledgers do not add up."
         cost = "cost" if self.secure else "would cost, had they no seed,"
         return (
-            f"Released together, the {self.runs} runs {cost} epsilon {self.epsilon:.3f} at delta "
-            f"{self.delta:.2g}."
+            f"Released together, the {self.runs} runs {cost} epsilon {price(self.epsilon)} "
+            f"at delta {self.delta:.2g}."
         )
 
     def to_json(self) -> dict[str, Any]:

@@ -107,7 +107,8 @@ def load(
     """A split of a data set: `TensorRecords`, `ImageFiles` or `TextRecords`.
 
     With `root`, it is read from that folder, in the layout of the official files.  `download=False`
-    forbids the network.  Options: `size` for imagenette and celeba, `attribute` for celeba.
+    forbids the network.  Options: `size` for imagenette and celeba, `attribute` for celeba,
+    `attributes` for cifar10.
     """
     entry = _entry(name)
     if split not in entry.records:

@@ -3,6 +3,7 @@
 A record is 3,073 bytes: the label, then the red, the green and the blue plane.  The package holds
 the same records as PNG pictures of 10,000 rows, a record each, and the labels as JSON; they are
 turned into the official files, byte by byte, so that the SHA-256 are the same from every source.
+With `attributes=True` a record has 40 labels instead of a class (`psac.data.attributes`).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import json
 import numpy as np
 import torch
 
+from psac.data.attributes import attribute_names, labels_of
 from psac.data.entry import DataNotFound, Entry, Files
 from psac.data.optional import needed
 from psac.data.records import TensorRecords
@@ -30,7 +32,7 @@ FILES = {
 RECORD = 1 + 3 * 32 * 32
 
 
-def read(entry: Entry, files: Files, split: str) -> TensorRecords:
+def read(entry: Entry, files: Files, split: str, *, attributes: bool = False) -> TensorRecords:
     names = TRAIN if split == "train" else ("test_batch.bin",)
     batches = [records_in(files.read(name), name) for name in names]
     inputs = torch.empty(sum(map(len, batches)), 3, 32, 32)
@@ -41,7 +43,10 @@ def read(entry: Entry, files: Files, split: str) -> TensorRecords:
         torch.div(pixels, 255, out=inputs[start : start + len(batch)])
         start += len(batch)
     labels = torch.from_numpy(np.concatenate([batch[:, 0] for batch in batches]).astype(np.int64))
-    return TensorRecords(inputs, labels, name=entry.name, classes=entry.classes)
+    if not attributes:
+        return TensorRecords(inputs, labels, name=entry.name, classes=entry.classes)
+    several, classes = labels_of(inputs, labels, entry.classes), attribute_names(entry.classes)
+    return TensorRecords(inputs, several, name=entry.name, classes=classes)
 
 
 def records_in(content: bytes, name: str) -> np.ndarray:
@@ -116,4 +121,5 @@ CIFAR10 = Entry(
     ),
     folders=("cifar-10-batches-bin",),
     layout="the binary version: data_batch_1.bin to data_batch_5.bin and test_batch.bin",
+    options=("attributes",),
 )

@@ -57,10 +57,8 @@ class Report:
         return self.way != "refused"
 
     def title(self) -> str:
-        return (
-            f"{self.model}: {self.num_parameters:,} trainable parameters, "
-            f"{self.num_samples} samples"
-        )
+        samples = f", {self.num_samples} samples" if self.num_samples else ""
+        return f"{self.model}: {self.num_parameters:,} trainable parameters{samples}"
 
     def facts(self) -> list[tuple[str, str]]:
         """What was found of the model as a whole, by name."""

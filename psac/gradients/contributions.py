@@ -32,7 +32,7 @@ from .loops import loops
 # below it.
 TEMPORARY_BYTES = 64 * 2**20
 # A buffer that stays in the cache while rows are scaled and multiplied.
-SCRATCH_BYTES = 2 * 2**20
+SCRATCH_BYTES = 2**20
 # Of the mass that a Gram form adds up, what must be left for float32 to hold the norm to 1e-4.
 CANCELLATION = 2e-3
 

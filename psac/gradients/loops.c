@@ -15,6 +15,12 @@ enum { W = 8, LINES = 6, LEFT = 2, RIGHT = 4 };
 #define LANES(F, s) F(0, s), F(1, s), F(2, s), F(3, s), F(4, s), F(5, s), F(6, s), F(7, s)
 #endif
 typedef float vec __attribute__((vector_size(4 * W), aligned(4), may_alias));
+typedef float four __attribute__((vector_size(16), aligned(4), may_alias));
+#if defined(__clang__) || __GNUC__ >= 12
+#define SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else
+#define SHUFFLE(a, b, ...) __builtin_shuffle(a, b, (__typeof__((a) == (b))){__VA_ARGS__})
+#endif
 #define INLINE static inline __attribute__((always_inline))
 
 int64_t psac_lanes(void) { return W; }
@@ -80,12 +86,31 @@ TILE(lines_by_one, LINES, 1)
 TILE(line_by_two, 1, 2)
 TILE(line_by_one, 1, 1)
 
+/* 4 x 4 numbers at a time. */
 static void transpose(const float *g, int64_t channels, int64_t positions, float *out,
                       int64_t width) {
-    for (int64_t p = 0; p < positions; p++) {
-        for (int64_t o = 0; o < channels; o++) out[p * width + o] = g[o * positions + p];
-        for (int64_t o = channels; o < width; o++) out[p * width + o] = 0;
+    int64_t o = 0;
+    for (; o + 4 <= channels; o += 4) {
+        const float *at = g + o * positions;
+        int64_t p = 0;
+        for (; p + 4 <= positions; p += 4) {
+            four a = *(const four *)(at + p), b = *(const four *)(at + positions + p);
+            four c = *(const four *)(at + 2 * positions + p);
+            four d = *(const four *)(at + 3 * positions + p);
+            four ab = SHUFFLE(a, b, 0, 4, 1, 5), cd = SHUFFLE(c, d, 0, 4, 1, 5);
+            four ef = SHUFFLE(a, b, 2, 6, 3, 7), gh = SHUFFLE(c, d, 2, 6, 3, 7);
+            float *to = out + p * width + o;
+            *(four *)to = SHUFFLE(ab, cd, 0, 1, 4, 5);
+            *(four *)(to + width) = SHUFFLE(ab, cd, 2, 3, 6, 7);
+            *(four *)(to + 2 * width) = SHUFFLE(ef, gh, 0, 1, 4, 5);
+            *(four *)(to + 3 * width) = SHUFFLE(ef, gh, 2, 3, 6, 7);
+        }
+        for (; p < positions; p++)
+            for (int k = 0; k < 4; k++) out[p * width + o + k] = at[k * positions + p];
     }
+    for (; o < width; o++)
+        for (int64_t p = 0; p < positions; p++)
+            out[p * width + o] = o < channels ? g[o * positions + p] : 0;
 }
 
 static void pad(const float *x, const Geometry *s, int64_t height, int64_t width, float *out) {
@@ -120,7 +145,8 @@ void psac_convolution(const float *inputs, const float *grads, float *kept, doub
     for (int64_t c = 0; c < s->channels; c++)
         for (int64_t i = 0; i < s->kernel_height; i++)
             for (int64_t j = 0; j < s->kernel_width; j++)
-                offsets[l++] = (c * height + i * s->dilation_height) * width + j * s->dilation_width;
+                offsets[l++] =
+                    (c * height + i * s->dilation_height) * width + j * s->dilation_width;
     int64_t positions = s->out_height * s->out_width, g_width = (s->out_channels + W - 1) / W * W;
     float *g = scratch, *padded = scratch + positions * g_width;
     for (int64_t n = first; n < last; n++) {
@@ -149,12 +175,6 @@ typedef struct {
 
 #define LOW(k, s) ((k) % (2 * (s)) < (s) ? (k) : W + (k) - (s))
 #define HIGH(k, s) (LOW(k, s) + (s))
-#if defined(__clang__) || __GNUC__ >= 12
-#define SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
-#else
-typedef int lanes __attribute__((vector_size(4 * W)));
-#define SHUFFLE(a, b, ...) __builtin_shuffle(a, b, (lanes){__VA_ARGS__})
-#endif
 #define HALVE(s)                                                                                   \
     for (int i = 0; i < W / (2 * s); i++)                                                          \
         v[i] = SHUFFLE(v[2 * i], v[2 * i + 1], LANES(LOW, s)) +                                    \
@@ -207,7 +227,7 @@ INLINE vec tile(const Rows *m, int64_t n, int64_t p, int64_t q, int left, int ri
                                           : part_of_tile(a, b, m->row, m->width, left, right);
 }
 
-/* squares[n] is the sum, mass[n] its part on the diagonal: what it would be without cancellation. */
+/* squares[n] is the sum, mass[n] its diagonal: what it would be without cancellation. */
 void psac_gram(const Rows *a, const Rows *b, int64_t positions, double *squares, double *mass,
                int64_t first, int64_t last) {
     for (int64_t n = first; n < last; n++) {
@@ -258,8 +278,9 @@ void psac_layer_norm(const Rows *g, const Rows *x, const float *mean, const floa
     }
 }
 
-/* --- Group norm: out[0][n][c] = sum over p of g, out[1][n][c] = sum of g (x - mean) rstd -----------
- * g and x are [n, channels, positions], mean and rstd [n, groups], out [2, num_samples, channels]. */
+/* --- Group norm: out[0][n][c] = sum over p of g, out[1][n][c] = sum of g (x - mean) rstd ---------
+ * g and x are [n, channels, positions], mean and rstd [n, groups], out [2, num_samples, channels].
+ */
 
 void psac_group_norm(const float *g, const float *x, const float *mean, const float *rstd,
                      int64_t channels, int64_t groups, int64_t positions, float *out,

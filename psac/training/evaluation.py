@@ -1,4 +1,8 @@
-"""How good a model is on records that it was not trained on.
+"""What a model is trained for, and how good it is on records that it was not trained on.
+
+A record has one class (labels are int64 of shape [n]) or several (float32, 0 or 1, of shape
+[n, classes]).  One class: the loss is the cross-entropy.  Several: each class is a question of its
+own, the loss is the mean of their binary cross-entropies, and accuracy the share of right answers.
 
 Guarantees: `accuracy` and `loss` are means over all records, whatever the batch size; row i, column
 j of `confusion` counts records of class i taken for class j; ties and NaN go to the first class
@@ -64,20 +68,59 @@ class Evaluation:
         ]
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SeveralLabels:
+    """Of records with several classes: a row per record, a column per class."""
+
+    labels: Tensor
+    predictions: Tensor
+    losses: Tensor
+
+    @property
+    def accuracy(self) -> float:
+        return float(self._right.mean())
+
+    @property
+    def loss(self) -> float:
+        return float(self.losses.double().mean())
+
+    @property
+    def _right(self) -> Tensor:
+        return (self.predictions == self.labels).double()
+
+    def confusion(self) -> None:
+        """No class is taken for another."""
+
+    def per_class_accuracy(self) -> list[float | None]:
+        return self._right.mean(0).tolist()
+
+    def mistakes(self, limit: int) -> list[dict[str, Any]]:
+        """None are shown: few records are right in every class."""
+        return []
+
+
+def losses_of(scores: Tensor, labels: Tensor) -> Tensor:
+    """One loss per record."""
+    if labels.ndim == 2:
+        return F.binary_cross_entropy_with_logits(scores, labels, reduction="none").mean(1)
+    return F.cross_entropy(scores, labels, reduction="none")
+
+
 @torch.no_grad()
-def evaluate(model: nn.Module, records: Records, *, classes: int, batch_size: int) -> Evaluation:
+def evaluate(
+    model: nn.Module, records: Records, *, classes: int, batch_size: int
+) -> Evaluation | SeveralLabels:
     """The model, in evaluation mode, on all records; it is left in the mode that it was in."""
     training, parts = model.training, []
     model.eval()
     for inputs, labels in records.loader(batch_size):
         scores = model(inputs).float()
-        confidences, predictions = scores.softmax(1).max(1)
-        losses = F.cross_entropy(scores, labels, reduction="none")
-        parts.append((labels, predictions, confidences, losses))
+        parts.append((labels, scores, losses_of(scores, labels)))
     model.train(training)
-    labels, predictions, confidences, losses = (
-        torch.cat(p).cpu() for p in zip(*parts, strict=True)
-    )
+    labels, scores, losses = (torch.cat(p).cpu() for p in zip(*parts, strict=True))
+    if labels.ndim == 2:
+        return SeveralLabels(labels=labels, predictions=(scores > 0).float(), losses=losses)
+    confidences, predictions = scores.softmax(1).max(1)
     return Evaluation(
         labels=labels,
         predictions=predictions,

@@ -13,10 +13,10 @@ Guarantees:
 - Processes are children in the same process group, and have one thread each when they are several.
 
 For small networks that is the fastest: on 2 busy cores, two runs of the MNIST CNN with one thread
-each took a sixth of the time of one after the other with two threads, because a thread that waits
-for its descheduled twin waits in vain.  `watch(job, line)` is told, in the calling thread, every
-line of metrics.jsonl as it is written (metrics.py) and three more kinds: `found` for a run that was
-finished before, `failed` with a `message`, `stopped`.
+each took a quarter to a seventh of the time of one after the other with two threads, because a
+thread that waits for its descheduled twin waits in vain.  `watch(job, line)` is told, in the
+calling thread, every line of metrics.jsonl as it is written (metrics.py) and three more kinds:
+`found` for a run that was finished before, `failed` with a `message`, `stopped`.
 """
 
 from __future__ import annotations

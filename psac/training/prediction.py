@@ -4,9 +4,10 @@
 
 Inputs are made as those of the training data were: pictures get the size and the channels of the
 model's input, columns of a table the run's own ranges and categories.  An .npz needs `x` alone, a
-table no column of labels.  Guarantees: a row for each record, in order; probabilities add up to 1;
-what does not fit the model is refused with what does.  The predictions for a record that was not in
-the training data tell no more of those that were than the model does.
+table no column of labels.  Guarantees: a row for each record, in order; probabilities add up to 1
+where a record has one class, and stand each for itself where it may have several; what does not fit
+the model is refused with what does.  The predictions for a record that was not in the training data
+tell no more of those that were than the model does.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ TABLES = (".csv", ".parquet")
 class Prediction(NamedTuple):
     file: Path
     record: int  # in its file, from 0
-    label: str
+    labels: tuple[str, ...]  # one, or all above 1/2 where a record may have several
     probabilities: dict[str, float]
 
 
@@ -42,10 +43,13 @@ def predictions(run: Run, files: Iterable[Path]) -> Iterator[Prediction]:
     for file in _expanded(files):
         inputs = _checked(_inputs(run, file, shape), shape, file)
         with torch.no_grad():
-            parts = [model(part).float().softmax(1) for part in inputs.split(BATCH)]
-        for record, row in enumerate(torch.cat(parts)):
+            scores = torch.cat([model(part).float() for part in inputs.split(BATCH)])
+        several = facts.get("several_labels", False)
+        for record, row in enumerate(scores.sigmoid() if several else scores.softmax(1)):
             shares = dict(zip(classes, row.tolist(), strict=True))
-            yield Prediction(file, record, classes[int(row.argmax())], shares)
+            surest = [max(shares, key=lambda name: shares[name])]
+            chosen = [name for name in classes if shares[name] > 0.5] if several else surest
+            yield Prediction(file, record, tuple(chosen), shares)
 
 
 def _expanded(files: Iterable[Path]) -> Iterator[Path]:

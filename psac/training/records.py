@@ -51,7 +51,7 @@ def _as_it_is(batch: Any) -> Any:
 
 
 def records_of(dataset: Any) -> Records:
-    """The records of a data set of `psac.data`, each of which must belong to one class."""
+    """The records of a data set of `psac.data`, each of which has one class, or several."""
     from psac import data
 
     if isinstance(dataset, data.TextRecords):
@@ -60,11 +60,13 @@ def records_of(dataset: Any) -> Records:
             "psac.make_private in a loop of your own, or turn the texts into features before."
         )
     labels = dataset.labels if isinstance(dataset, data.ImageFiles) else dataset.tensors[1]
-    if labels.dtype != torch.int64 or labels.ndim != 1:
+    one = labels.dtype == torch.int64 and labels.ndim == 1
+    several = labels.dtype == torch.float32 and labels.shape[1:] == (len(dataset.classes),)
+    if not one and not several:
         raise ValueError(
             f"data '{dataset.name}' has labels of type {labels.dtype} and shape "
-            f"{list(labels.shape)}: a recipe trains for one class per record. For celeba choose "
-            "one, such as data_settings = {attribute = 'Smiling'}."
+            f"{list(labels.shape)} for {len(dataset.classes)} classes: a recipe trains for one "
+            "class per record (whole numbers), or for several (a 0 or 1 for each class)."
         )
     if isinstance(dataset, data.ImageFiles):
         return Records(dataset.stacked(torch.uint8), labels)

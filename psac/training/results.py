@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from psac.private import Private
-from psac.training.evaluation import Evaluation
+from psac.training.evaluation import Evaluation, SeveralLabels
 from psac.training.recipe import Recipe
 from psac.training.run import Run, write_json
 from psac.training.splits import Splits
@@ -23,7 +23,11 @@ LARGEST_IMAGE = 64
 
 
 def summary_of(
-    splits: Splits, private: Private, evaluation: Evaluation, epsilon: float, seconds: float
+    splits: Splits,
+    private: Private,
+    evaluation: Evaluation | SeveralLabels,
+    epsilon: float,
+    seconds: float,
 ) -> dict[str, Any]:
     """For summary.json."""
     plan = private.plan
@@ -59,11 +63,12 @@ def write_model(
         "model_settings": recipe.model_settings,
         "input_shape": list(splits.input_shape),
         "classes": list(splits.classes),
+        "several_labels": splits.training.labels.ndim == 2,
     }
     run.write_model(model, how | {key: summary[key] for key in ("epsilon", "delta", "secure")})
 
 
-def write_mistakes(run: Run, splits: Splits, evaluation: Evaluation) -> None:
+def write_mistakes(run: Run, splits: Splits, evaluation: Evaluation | SeveralLabels) -> None:
     if splits.public:
         mistakes = [
             mistake | pixels_of(splits.evaluation.inputs[mistake["index"]])

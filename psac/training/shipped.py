@@ -27,10 +27,7 @@ def shipped() -> list[str]:
 def shipped_text(name: str) -> str:
     """The file of the shipped recipe of this name, comments included."""
     if name not in shipped():
-        raise ValueError(
-            f"recipe '{name}' is unknown. Known: {', '.join(shipped())}."
-            f"{did_you_mean(name, shipped())}"
-        )
+        raise ValueError(_unknown(name, ""))
     return (FOLDER / f"{name}.toml").read_text(encoding="utf-8")
 
 
@@ -39,8 +36,13 @@ def load_recipe(name: str | os.PathLike[str], **overrides: Any) -> Recipe:
     if str(name) in shipped():
         return Recipe.from_toml(FOLDER / f"{name}.toml", **overrides)
     if Path(name).suffix != ".toml":
-        raise ValueError(
-            f"recipe '{name}' is unknown. Known: {', '.join(shipped())}; or give the path of a "
-            f".toml file.{did_you_mean(str(name), shipped())}"
-        )
+        raise ValueError(_unknown(str(name), "; or give the path of a .toml file"))
     return Recipe.from_toml(name, **overrides)
+
+
+def _unknown(name: str, otherwise: str) -> str:
+    known = shipped()
+    return (
+        f"recipe '{name}' is unknown. Known: {', '.join(known)}{otherwise}."
+        f"{did_you_mean(name, known)}"
+    )

@@ -22,13 +22,11 @@ from __future__ import annotations
 import os
 from typing import Any
 
-import torch.nn.functional as F
-
 from psac.checkpoint import load_checkpoint, save_checkpoint
 from psac.training.assembly import device_of, follow_schedule, model_of, private_of
 from psac.training.clock import Clock
 from psac.training.environment import environment
-from psac.training.evaluation import Evaluation, evaluate
+from psac.training.evaluation import Evaluation, SeveralLabels, evaluate, losses_of
 from psac.training.interruption import Interrupted, Interruption
 from psac.training.metrics import MetricsLog
 from psac.training.observer import Observer, Silent
@@ -83,7 +81,7 @@ class Trainer:
         self.private = private_of(recipe, splits, self.model)
         self.log = MetricsLog(run.metrics_path)
         self.clock = Clock()
-        self._evaluated: Evaluation | None = None  # the model as it is
+        self._evaluated: Evaluation | SeveralLabels | None = None  # the model as it is
         self._prices: dict[int, float] = {}  # epsilon by the steps in the ledger
         every = max(1, self.private.planned_steps // STEP_LINES)
         lines = self.private.planned_steps // every
@@ -141,7 +139,7 @@ class Trainer:
         )
         for inputs, labels in private.loader:
             step, scale = private.step, getattr(private.engine.clipping, "scale", None)
-            losses = F.cross_entropy(self.model(inputs), labels, reduction="none")
+            losses = losses_of(self.model(inputs), labels)
             private.backward(losses)
             if (step + 1) % self._logged_every == 0:
                 statistics.add(losses, private.engine.norms, private.engine.weights)
@@ -198,7 +196,7 @@ class Trainer:
         self.clock.new_lap()
         self.observer.evaluated(line)
 
-    def _evaluation(self) -> Evaluation:
+    def _evaluation(self) -> Evaluation | SeveralLabels:
         if self._evaluated is None:
             self._evaluated = evaluate(
                 self.model,

@@ -66,8 +66,8 @@ def test_what_is_not_private_stands_below_a_line_that_says_so(console):
     view.evaluated(EVALUATION)
     public, sensitive = plain(seen(console, view)).split("not private: for your eyes")
     assert "accuracy" in public
-    assert "loss     0.750" in sensitive
-    assert "weights  0.1 ▅█ 0.18" in sensitive
+    assert "loss      0.750" in sensitive
+    assert "weights   0.1 ▅█ 0.18" in sensitive
     assert "0.750" not in public
     view.evaluated(EVALUATION | {"private": False, "split": "validation"})
     public, sensitive = plain(seen(console, view)).split("not private: for your eyes")

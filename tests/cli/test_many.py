@@ -8,6 +8,7 @@ import pytest
 from scipy import stats
 
 import psac
+from psac.reporting import numerals
 from psac.training import Run
 
 SHORT = ("--epochs", "0.5", "--physical-batch-size", "64")
@@ -98,7 +99,7 @@ def test_a_grid_costs_as_much_as_all_of_its_runs(call, place, at_once):
     assert found["tuned"] is None
     assert found["price"]["epsilon"] > 1.2 * best["epsilon"]
     said = " ".join(done.out.split())
-    assert f"the 4 runs cost epsilon {found['price']['epsilon']:.3f}" in said
+    assert f"the 4 runs cost epsilon {numerals.epsilon(found['price']['epsilon'])}" in said
     assert (folder / "report.html").exists()
 
 
@@ -117,7 +118,8 @@ def test_a_random_sweep_states_its_price_and_keeps_its_draws(call, place, at_onc
         expected_runs=1.5,
     )
     assert found["tuned"] == pytest.approx(expected)
-    assert f"it has epsilon {expected:.3f}, if nothing of the others" in " ".join(done.out.split())
+    said = f"it has epsilon {numerals.epsilon(expected)}, if nothing of the others"
+    assert said in " ".join(done.out.split())
     before = (folder / "plan.json").read_bytes()
     assert call(*words, "--expected-runs", "1.5").code == 0
     assert (folder / "plan.json").read_bytes() == before

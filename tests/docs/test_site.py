@@ -14,7 +14,10 @@ import pytest
 
 from tests.docs.markdown import DOCS, ROOT
 
-PUBLIC = ("psac", "psac.data", "psac.models", "psac.training", "psac.reporting", "psac.auditing")
+PUBLIC = [
+    "psac",
+    *(f"psac.{part}" for part in ["data", "models", "training", "reporting", "auditing", "theory"]),
+]
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from psac.training.evaluation import Evaluation, evaluate
+from psac.training.evaluation import Evaluation, evaluate, losses_of
 from psac.training.metrics import MetricsLog, read
 from psac.training.records import Records
 from psac.training.statistics import EDGES, StepStatistics
@@ -42,6 +42,24 @@ def test_evaluation_counts_what_a_loop_counts():
     assert result.per_class_accuracy()[3] is None
     assert model.modes == [False] * 5
     assert model.training
+
+
+def test_several_labels_are_answered_one_by_one():
+    scores = torch.tensor([[2.0, -1.0, 0.5], [-3.0, 1.0, -0.5]])
+    labels = torch.tensor([[1.0, 1.0, 1.0], [0.0, 1.0, 1.0]])
+    result = evaluate(Scores(), Records(scores, labels), classes=3, batch_size=1)
+    assert result.accuracy == pytest.approx(4 / 6)
+    assert result.per_class_accuracy() == [1.0, 0.5, 0.5]
+    by_hand = [
+        math.log1p(math.exp(-score if label else score))
+        for score, label in zip(scores.flatten().tolist(), labels.flatten().tolist(), strict=True)
+    ]
+    assert result.loss == pytest.approx(sum(by_hand) / 6)
+    assert result.confusion() is None
+    assert result.mistakes(5) == []
+    assert losses_of(scores, labels).tolist() == pytest.approx(
+        [sum(by_hand[:3]) / 3, sum(by_hand[3:]) / 3]
+    )
 
 
 def test_mistakes_are_those_of_which_the_model_was_most_sure():

@@ -7,6 +7,8 @@ import pytest
 import torch
 from PIL import Image
 
+from psac.data import TensorRecords
+from psac.reporting import report
 from psac.training import Recipe, Run, train
 from psac.training.prediction import predictions
 from psac.training.run import RunError
@@ -37,7 +39,7 @@ def test_pictures_are_read_as_the_training_data_were(pictures, tmp_path):
     assert list(row.probabilities) == ["dark", "light"]
     assert list(row.probabilities.values()) == pytest.approx(scores.tolist(), abs=1e-6)
     assert sum(row.probabilities.values()) == pytest.approx(1)
-    assert row.label == ("dark", "light")[int(scores.argmax())]
+    assert row.labels == (("dark", "light")[int(scores.argmax())],)
 
 
 def test_a_folder_stands_for_its_pictures(pictures, tmp_path):
@@ -78,6 +80,25 @@ def test_columns_have_the_ranges_and_categories_of_the_run(tmp_path, new):
     expected = run.model()(torch.tensor([[0.5, 0.0, 1.0, 0.0]])).softmax(1)[0]
     assert list(row.probabilities) == ["high", "low"]
     assert list(row.probabilities.values()) == pytest.approx(expected.tolist())
+
+
+def test_a_record_may_have_several_labels(tmp_path, monkeypatch):
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(60, 3, generator=generator)
+    records = TensorRecords(x, (x > 0).float(), name="signs", classes=("a", "b", "c"))
+    monkeypatch.setattr("psac.training.splits._load", lambda recipe, split: records)
+    longer = {"batch_size": 20, "epochs": 20, "noise_multiplier": 2.5, "learning_rate": 2.0}
+    run = trained(tmp_path, "digits", **longer)
+    summary = run.summary()
+    assert summary["accuracy"] > 0.8
+    assert len(summary["per_class_accuracy"]) == 3
+    assert summary["confusion_matrix"] is None
+    assert report(run.folder).exists()
+    np.savez(tmp_path / "new.npz", x=np.array([[3, -3, 3], [-3, -3, -3]], np.float32))
+    several, none = predictions(run, [tmp_path / "new.npz"])
+    assert several.labels == ("a", "c")
+    assert none.labels == ()
+    assert max(none.probabilities.values()) < 0.5
 
 
 @pytest.mark.filterwarnings("ignore::psac.PrivacyWarning")

@@ -109,12 +109,18 @@ def test_images_in_files_are_kept_as_bytes(tmp_path):
         records_of(data.from_folder(tmp_path))
 
 
-def test_text_and_several_labels_are_refused():
+def test_text_and_labels_without_names_are_refused():
     with pytest.raises(ValueError, match="is text"):
         records_of(data.TextRecords([{"text": "a", "label": 0}], name="words", classes=("a",)))
-    several = data.TensorRecords(torch.zeros(2, 1), torch.zeros(2, 40), name="faces", classes="ab")
-    with pytest.raises(ValueError, match="one class per record"):
-        records_of(several)
+    nameless = data.TensorRecords(torch.zeros(2, 1), torch.zeros(2, 40), name="faces", classes="ab")
+    with pytest.raises(ValueError, match=r"shape \[2, 40\] for 2 classes"):
+        records_of(nameless)
+
+
+def test_records_may_have_several_labels():
+    labels = torch.tensor([[0.0, 1.0], [1.0, 1.0]])
+    several = data.TensorRecords(torch.zeros(2, 1), labels, name="faces", classes="ab")
+    assert torch.equal(records_of(several).labels, labels)
 
 
 # ---- The user's own

@@ -1,4 +1,4 @@
-"""The picture of a report page: `python docs/photograph.py runs/demo/fashion-mnist-cnn-psac`.
+"""The picture of a report page: `python docs/pictures/report.py runs/demo/fashion-mnist-cnn-psac`.
 
 The page to publish of a run, its beginning and its curves side by side, by a headless chromium, as
 docs/pictures/report.png.  Nothing of the machine is in view.
@@ -15,7 +15,7 @@ from PIL import Image
 
 from psac.reporting import report
 
-PICTURE = Path(__file__).parent / "pictures" / "report.png"
+PICTURE = Path(__file__).with_suffix(".png")
 WIDTH, HEIGHT, GAP, SCALE = 1180, 1500, 30, 0.6
 FRAME = f"""<iframe src="page.html{{place}}" width="{WIDTH}" height="{HEIGHT}" scrolling="no"
  style="border:0"></iframe>"""
