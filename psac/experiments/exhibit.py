@@ -4,7 +4,7 @@
                        data.csv        the same numbers as a table
                        fig4-light.svg  and -dark, each as SVG and PNG
                        caption.md      what it shows, and where it agrees with the paper
-                       runs/           one file per finished run, if it needs runs
+                       finished/       one file per finished run, if it needs runs
 
 `make` computes what is not there yet and draws the rest anew.  Guarantees: a run that is finished
 of the same settings is never repeated; pictures and caption are functions of data.json alone.
@@ -47,7 +47,7 @@ class Folder:
 
         `asked` is all that it depends on: a run that was asked for something else is not taken.
         """
-        kept, text = self.path / "runs" / f"{name}.json", json.dumps(asked, sort_keys=True)
+        kept, text = self.path / "finished" / f"{name}.json", json.dumps(asked, sort_keys=True)
         if kept.exists():
             found = json.loads(kept.read_text())
             if found["asked"] == json.loads(text):

@@ -170,18 +170,28 @@ def test_the_order_in_r_is_judged_at_equal_r_and_at_equal_largest_weight(committ
 
 
 @pytest.mark.parametrize(
-    "cosine, noisy, verdict",
-    [(0.9, 0.3, CONFIRMED), (0.9, 0.1, CAVEAT), (0.7, 0.3, NOT_CONFIRMED)],
+    "own, elsewhere, matched, verdict",
+    [
+        (0.9, 0.9, 0.5, CONFIRMED),
+        (0.9, 0.9, 0.95, CAVEAT),  # Auto-S of equal largest weight is closer still
+        (0.805, 0.9, 0.5, CAVEAT),  # batch by batch only: runs do not differ beyond chance
+        (0.7, 0.7, 0.5, NOT_CONFIRMED),
+    ],
 )
-def test_the_deviation_is_judged_before_and_after_the_noise(cosine, noisy, verdict):
-    def seen(rule):
-        own = rule == "psac"
-        return {
-            "cosine": dict.fromkeys(fig3.RULES, cosine if own else 0.8),
-            "noisy": dict.fromkeys(fig3.RULES, noisy if own else 0.2),
-        }
+def test_the_deviation_is_judged_by_runs_and_by_batches(own, elsewhere, matched, verdict):
+    def seen(trainer, shift):
+        found = dict.fromkeys(fig3.RULES, 0.8 + shift)
+        found |= {"psac": (own if trainer == "psac" else elsewhere) + shift}
+        found |= {"auto_s matched": matched + shift}
+        if trainer == "psac" and elsewhere > 0.8:
+            found["auto_s"] = 0.6 + shift
+        return {"cosine": found, "noisy": found}
 
-    runs = [{"rule": rule, "measured": [seen(rule)]} for rule in fig3.TRAINED]
+    runs = [
+        {"rule": rule, "measured": [seen(rule, shift)]}
+        for rule in fig3.TRAINED
+        for shift in (-0.02, 0.0, 0.02)
+    ]
     evidence = Evidence(exhibits={"fig3": {"runs": runs}}, table2=[])
     assert judging.deviation(evidence).verdict == verdict
 
