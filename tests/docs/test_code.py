@@ -29,6 +29,7 @@ SHOWN = {  # what a page's code must have printed
 }
 
 
+@pytest.mark.usefixtures("same_draws_each_time")
 @pytest.mark.parametrize("page", WITH_CODE, ids=name)
 def test_the_code_runs(page, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
