@@ -64,7 +64,7 @@ class Live:
     def _training(self) -> Group:
         progress = self._progress
         public, sensitive = progress.public(), progress.sensitive()
-        left = public.pop("left", "")
+        left = public.pop("time left", "")
         head = Table.grid(padding=(0, 2))
         head.add_row(
             Text(progress.title, "bold"),

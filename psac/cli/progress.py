@@ -79,7 +79,7 @@ class Progress:
         elif self.epsilon is not None:
             figures["epsilon"] = f"{numerals.epsilon(self.epsilon)} of {numerals.epsilon(planned)}"
         if (left := self.seconds_left()) is not None:
-            figures["left"] = clock(left)
+            figures["time left"] = clock(left)
         return figures
 
     def sensitive(self) -> dict[str, str]:

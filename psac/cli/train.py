@@ -20,7 +20,9 @@ from psac.cli.mistakes import typed
 from psac.cli.options import made_from_options
 from psac.cli.progress import price
 from psac.cli.settings import settings
+from psac.cli.view import view_of
 from psac.reporting import numerals
+from psac.training.observer import Observer, Silent, Together
 
 if TYPE_CHECKING:
     from psac.training import Recipe, Run
@@ -59,10 +61,8 @@ def train(
     settings: dict[str, Any],
 ) -> None:
     """Train a private model, and write its report page."""
-    from psac.cli.view import view_of
+    from psac.training import Interrupted
     from psac.training import train as trained
-    from psac.training.observer import Together
-    from psac.training.tensorboard import TensorBoard
 
     if label is not None:
         settings["data_settings"] = {**settings.get("data_settings", {}), "label": label}
@@ -72,14 +72,13 @@ def train(
             raise ValueError("--quiet and --json exclude each other: --json is quiet already.")
         chosen = _recipe(recipe, folder, resume, settings)
     try:
-        with contextlib.ExitStack() as open_:
-            observer = open_.enter_context(view_of(console, title, quiet=quiet, as_json=as_json))
-            if tensorboard:
-                log = open_.enter_context(TensorBoard(folder / "tensorboard"))
-                observer = Together(observer, log)
-            done = trained(chosen, folder, resume=resume, observer=observer)
-    except KeyboardInterrupt:
-        _say_how_to_go_on(folder, as_json)
+        shown = view_of(console, title, quiet=quiet, as_json=as_json)
+        with _logged(folder, tensorboard) as log, shown as view:
+            done = trained(chosen, folder, resume=resume, observer=Together(log, view))
+    except KeyboardInterrupt as stop:
+        if not isinstance(stop, Interrupted):  # a second Ctrl-C
+            errors.print("[yellow]What ran since the last save is lost, and counts as spent.[/]")
+        _say_how_to_go_on(folder, as_json, tensorboard)
         raise typer.Exit(1) from None
     _say_what_came_out(done, quiet, as_json)
 
@@ -109,25 +108,31 @@ def _recipe(name: str | None, folder: Path, resume: bool, settings: dict[str, An
     return chosen
 
 
-def _say_how_to_go_on(folder: Path, as_json: bool) -> None:
+def _logged(folder: Path, tensorboard: bool) -> contextlib.AbstractContextManager[Observer]:
+    from psac.training.tensorboard import TensorBoard
+
+    return TensorBoard(folder / "tensorboard") if tensorboard else contextlib.nullcontext(Silent())
+
+
+def _say_how_to_go_on(folder: Path, as_json: bool, tensorboard: bool) -> None:
     from psac.training import Run
 
     run = Run(folder)
     if not run.checkpoint_path.exists():
         errors.print("[yellow]Stopped before the first step: nothing was trained.[/]")
         return
-    again = shlex.join(["psac", "train", "--run", str(folder), "--resume"])
+    options = ["--resume", *["--tensorboard"] * tensorboard]
+    again = shlex.join(["psac", "train", "--run", str(folder), *options])
     step = run.ledger().steps
     if as_json:
         _print_json({"kind": "stopped", "step": step, "folder": str(folder), "go_on": again})
-    errors.print(f"[yellow]Stopped after step {step:,}, and saved.[/] To go on:")
+    errors.print(f"[yellow]Stopped, and saved as of step {step:,}.[/] To go on:")
     errors.print(f"  [bold]{escape(again)}[/]", soft_wrap=True)
 
 
 def _say_what_came_out(run: Run, quiet: bool, as_json: bool) -> None:
     from psac.reporting import report
 
-    # The report warns of nothing that training has not warned of.
     page, summary = report(run.folder), run.summary()
     if as_json:
         keys = ("accuracy", "split", "private", "epsilon", "delta", "secure", "seconds")
@@ -146,8 +151,9 @@ def _say_what_came_out(run: Run, quiet: bool, as_json: bool) -> None:
 
 def result_line(summary: dict[str, Any]) -> str:
     kind = "" if summary["secure"] else ", NOT private (a seed was given)"
+    marked = " (not private)" if summary.get("private") is False else ""
     return (
-        f"accuracy {summary['accuracy']:.2%} on {summary['split']} records, epsilon "
+        f"accuracy {summary['accuracy']:.2%} on {summary['split']} records{marked}, epsilon "
         f"{price(summary['epsilon'])} at delta {numerals.delta(summary['delta'])}{kind}"
     )
 

@@ -2,7 +2,8 @@
 
 x becomes float32; bytes (uint8) are taken for pixels and scaled to [0, 1].  The axes stay as
 they are, and the first one counts the records: store images as records x channels x height x width.
-Whole numbers in y are classes, from 0; other numbers stay what they are, as float32.
+Whole numbers in y are classes, from 0; other numbers stay what they are, as float32.  Where y has a
+row for each record, of 0 and 1 alone, a record may belong to several classes, one for each column.
 """
 
 from __future__ import annotations
@@ -31,7 +32,10 @@ def from_npz(path: str | os.PathLike[str]) -> TensorRecords:
         )
     inputs = _inputs(x, file)
     _refuse_infinite(y, file)
-    if y.dtype.kind == "f":
+    if y.ndim == 2 and np.isin(y, (0, 1)).all():
+        labels = torch.from_numpy(y.astype(np.float32))
+        classes = [str(number) for number in range(y.shape[1])]
+    elif y.dtype.kind == "f":
         labels, classes = torch.from_numpy(y.astype(np.float32)), ()
     else:
         labels = torch.from_numpy(y.astype(np.int64))

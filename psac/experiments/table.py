@@ -1,6 +1,6 @@
 """A table of the paper beside ours: computed from result files alone, as JSON and as Markdown.
 
-    | task | rule | paper | ours | seeds | learning rate | difference to DP-PSAC | p |
+    | rule | paper | ours | seeds | learning rate | minus DP-PSAC | p |      for each task
 
 Accuracies are percentages of test records after the last epoch, mean and standard deviation between
 seeds.  The last columns are Welch's test of each rule against DP-PSAC on our runs, with the 95 %
@@ -105,12 +105,12 @@ def _block(row: Row, found: list[Entry]) -> str:
     lines = [
         f"### {row.title}, {row.network}, {row.budget}",
         "",
-        *([f"{row.note}.", ""] if row.note else []),
+        *([f"{row.note[0].upper()}{row.note[1:]}.", ""] if row.note else []),
         _line(HEAD),
         _line(["---"] + ["---:"] * (len(HEAD) - 1)),
         *(_line(_cells(entry, found)) for entry in found),
         "",
-        _tuning(row),
+        *_tuning(row, found),
     ]
     return "\n".join(lines)
 
@@ -139,13 +139,24 @@ def _percent(value: Mapping[str, Any]) -> str:
     return f"{value['mean']:.2f}{spread}"
 
 
-def _tuning(row: Row) -> str:
-    rates = ", ".join(f"{rate:g}" for rate in row.learning_rates)
-    return (
-        f"Learning rates tried for every rule: {rates}; chosen by the accuracy on "
-        f"{VALIDATION_FRACTION:.0%} of the training records, which were held out for it, with a "
-        "seed that is not reported."
-    )
+def _tuning(row: Row, found: list[Entry]) -> list[str]:
+    """What each learning rate gave on held-out records, the chosen one bold."""
+    head = [f"{rate:g}" for rate in row.learning_rates]
+    lines = [
+        f"Learning rates, the same for every rule, by the accuracy on {VALIDATION_FRACTION:.0%} of "
+        "the training records, which were held out for it, with a seed that is not reported:",
+        "",
+        _line(["rule", *head]),
+        _line(["---"] + ["---:"] * len(head)),
+    ]
+    for entry in found:
+        tried, chosen = entry["validation"], entry["learning_rate"]
+        cells = [f"{tried[rate]:.2f}" if rate in tried else "" for rate in head]
+        if chosen is not None:
+            place = head.index(f"{chosen:g}")
+            cells[place] = f"**{cells[place]}**"
+        lines.append(_line([COLUMNS[entry["rule"]].title, *cells]))
+    return lines
 
 
 def _absent(row: Row) -> str:

@@ -89,6 +89,7 @@ def test_accuracy_on_held_out_private_records_is_said_to_be_not_private(call, pl
     public, sensitive = done.out.splitlines()[1].split("; not private: ")
     assert "accuracy" not in public
     assert "on validation records" in sensitive
+    assert "on validation records (not private), epsilon" in done.out
 
 
 def test_quiet_prints_one_line(call, place):
@@ -144,16 +145,24 @@ def test_what_cannot_be_done_as_typed_is_refused_with_two(call, place, words, me
     assert not (place / "runs").exists()
 
 
-def test_the_request_of_a_scheduler_to_end_saves_too(call, place, monkeypatch):
-    monkeypatch.setattr(
-        "psac.training.observer.Silent.stepped", lambda *_: signal.raise_signal(signal.SIGTERM)
-    )
+@pytest.mark.parametrize(("signals", "saved"), [(1, 1), (2, 0)])
+def test_the_request_of_a_scheduler_to_end_saves_and_a_second_one_ends_at_once(
+    call, place, monkeypatch, signals, saved
+):
+    left = [signal.SIGTERM] * signals
+
+    def strike(*_):
+        while left:
+            signal.raise_signal(left.pop())
+
+    monkeypatch.setattr("psac.training.observer.Silent.stepped", strike)
     stopped = call("train", "mine.toml", "--quiet")
     assert stopped.code == 1
     assert stopped.out == ""
-    assert "Stopped after step 1, and saved." in stopped.err
+    assert f"Stopped, and saved as of step {saved}." in stopped.err
     assert "psac train --run runs/mine --resume" in stopped.err
-    assert Run("runs/mine").ledger().steps == 1
+    assert ("is lost, and counts as spent" in stopped.err) == (signals == 2)
+    assert Run("runs/mine").ledger().steps == saved
 
 
 def test_ctrl_c_saves_and_the_command_that_is_printed_goes_on(place, start):
@@ -168,7 +177,7 @@ def test_ctrl_c_saves_and_the_command_that_is_printed_goes_on(place, start):
     assert stopped["kind"] == "stopped"
     assert 0 < stopped["step"] == Run(place / "runs" / "mine").ledger().steps < 2500
     assert stopped["go_on"] == "psac train --run runs/mine --resume"
-    assert "and saved" in err
+    assert "Stopped, and saved as of step" in err
     assert stopped["go_on"] in err
     assert "Traceback" not in err
     resumed = start(*stopped["go_on"].split()[1:], "--json", folder=place)

@@ -224,6 +224,18 @@ def test_bytes_in_an_array_are_pixels_and_floats_are_kept(tmp_path):
     assert records.tensors[1].dtype == torch.float32
 
 
+def test_a_row_of_zeros_and_ones_is_several_labels(tmp_path):
+    y = np.array([[0, 1, 1], [1, 0, 0]])
+    for kind in (np.int64, np.float32, bool):
+        np.savez(tmp_path / "a.npz", x=np.zeros((2, 4)), y=y.astype(kind))
+        records = from_npz(tmp_path / "a.npz")
+        assert records.tensors[1].tolist() == y.tolist()
+        assert records.tensors[1].dtype == torch.float32
+        assert records.classes == ("0", "1", "2")
+    np.savez(tmp_path / "a.npz", x=np.zeros((2, 4)), y=np.array([[0.5, 1.0], [0.0, 2.0]]))
+    assert from_npz(tmp_path / "a.npz").classes == ()
+
+
 @pytest.mark.parametrize(
     "arrays, message",
     [

@@ -134,6 +134,7 @@ def test_the_table_agrees_with_its_result_files(tmp_path):
     assert "85.50 ± 0.71" in line
     assert "2 of 2" in line
     assert "**91.00 ± 1.41**" in text
+    assert "| DP-PSAC | 80.00 | **90.00** |" in text  # the held-out accuracy at each rate
     assert "not yet" in next(x for x in text.splitlines() if x.startswith("| AdaptivePSAC"))
 
 
