@@ -26,11 +26,11 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from .loops import loops
+from .loops import Loops, loops
 
 # How many bytes a temporary may take; per-sample gradients and Gram matrices are formed in slices
 # below it.
-TEMPORARY_BYTES = 64 * 2**20
+TEMPORARY_BYTES = 8 * 2**20
 # A buffer that stays in the cache while rows are scaled and multiplied.
 SCRATCH_BYTES = 2**20
 # Of the mass that a Gram form adds up, what must be left for float32 to hold the norm to 1e-4.
@@ -201,8 +201,9 @@ class Outer:
             products = budget.row_squares(self.left) * budget.row_squares(self.right)
             return products.view(n) if h == 1 else products.view(n, h).sum(1)
         size = n * h * l * r * self.left.element_size()
-        cheapest = min(cost_of_gram(p, l, r), cost_of_forming(p, l, r))
-        if cost_of_keeping(p, l, r) <= 0.75 * cheapest and budget.allows(size, self.nbytes):
+        compiled = self._compiled()
+        gram, forming = cost_of_gram(p, l, r, compiled is not None), cost_of_forming(p, l, r)
+        if cost_of_keeping(p, l, r) <= 0.75 * min(gram, forming) and budget.allows(size, self.nbytes):
             self.method = "instantiated"
             left, right = wide(self.left), wide(self.right)
             formed = torch.matmul(
@@ -211,7 +212,7 @@ class Outer:
             self.kept = Dense(formed.view(n, *self.shape))
             self.left = self.right = self.left.new_empty(0)
             return self.kept.norms_squared(budget)
-        if cost_of_forming(p, l, r) <= cost_of_gram(p, l, r):
+        if forming <= gram:
             self.method = "formed in slices"
             return torch.cat([square_sum(self.dense(s)) for s in slices(n, h * l * r * 4)])
         self.method = "gram"
@@ -221,11 +222,16 @@ class Outer:
     def nbytes(self) -> int:
         return self.left.nbytes + self.right.nbytes
 
+    def _compiled(self) -> Loops | None:
+        """The loops that take Gram sums, where they serve."""
+        compiled = loops() if self.left.shape[1] == 1 else None
+        return compiled if compiled and compiled.serves(self.left, self.right) else None
+
     def by_gram(self, budget: Budget | None = None) -> Tensor:
         n, h, p, _ = self.left.shape
         norms, mass = [], []
-        compiled = loops() if h == 1 else None
-        if compiled is not None and compiled.serves(self.left, self.right):
+        compiled = self._compiled()
+        if compiled is not None:
             found = compiled.gram(self.left.squeeze(1), self.right.squeeze(1))
             return self.guarded(*found, lambda samples: square_sum(self.dense(samples)))
         parts = slices(n, 2 * h * p * p * 4)
@@ -409,8 +415,9 @@ def drop_zero_rows(left_nhpl: Tensor, right_nhpr: Tensor) -> tuple[Tensor, Tenso
 
 # Multiply-adds per sample until norms and weighted sum are both there. An entry that is written
 # and read back costs about as much as ten; one that is kept, in memory that is not warm, eighty.
-def cost_of_gram(p: int, l: int, r: int) -> float:
-    return p * p * (l + r) + p * l * r
+# Compiled, a Gram sum is half the products, at a little less than the full rate.
+def cost_of_gram(p: int, l: int, r: int, compiled: bool) -> float:
+    return (0.6 if compiled else 1.0) * p * p * (l + r) + p * l * r
 
 
 def cost_of_keeping(p: int, l: int, r: int) -> float:
