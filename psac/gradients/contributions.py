@@ -201,9 +201,9 @@ class Outer:
             products = budget.row_squares(self.left) * budget.row_squares(self.right)
             return products.view(n) if h == 1 else products.view(n, h).sum(1)
         size = n * h * l * r * self.left.element_size()
-        compiled = self._compiled()
-        gram, forming = cost_of_gram(p, l, r, compiled is not None), cost_of_forming(p, l, r)
-        if cost_of_keeping(p, l, r) <= 0.75 * min(gram, forming) and budget.allows(size, self.nbytes):
+        gram, forming = cost_of_gram(p, l, r, bool(self._compiled())), cost_of_forming(p, l, r)
+        worth_it = cost_of_keeping(p, l, r) <= 0.75 * min(gram, forming)
+        if worth_it and budget.allows(size, self.nbytes):
             self.method = "instantiated"
             left, right = wide(self.left), wide(self.right)
             formed = torch.matmul(
