@@ -150,8 +150,11 @@ def _caption(found: Sequence[Record]) -> str:
     )
 
 
-def markdown(folder: Path) -> str:
-    """The whole page of tables, from the records of a folder."""
+def markdown(folder: Path, *, sweeps_at: str | None = None) -> str:
+    """The whole page of tables, from the records of a folder.
+
+    With `sweeps_at` the tables of sweeps are left out, and that is where they are found.
+    """
     speed, memory, sweeps, noises = (records.load(folder, kind) for kind in records.KINDS)
     notes, parts = _Notes(), []
     if speed:
@@ -166,7 +169,11 @@ def markdown(folder: Path) -> str:
             "(each in its own process).",
             ratio_table(memory, kind="memory", notes=notes),
         ]
-    parts += [f"{record['title']}\n\n{scaling_table(record)}" for record in sweeps.values()]
+    if sweeps and sweeps_at:
+        titles = "; ".join(record["title"] for record in sweeps.values())
+        parts += [f"How cost grows is in [a table of its own]({sweeps_at}): {titles}."]
+    else:
+        parts += [f"{record['title']}\n\n{scaling_table(record)}" for record in sweeps.values()]
     parts += [noise.sentence(record) for record in noises.values()]
     everything = [*speed.values(), *memory.values(), *sweeps.values(), *noises.values()]
     if not everything:
@@ -177,9 +184,10 @@ def markdown(folder: Path) -> str:
     return "\n\n".join([*parts, _caption(everything)]) + "\n"
 
 
-def readme_block(folder: Path, page: str) -> str:
-    """What stands between the markers: the picture for light and dark, and the tables."""
+def readme_block(folder: Path) -> str:
+    """What stands between the markers: the picture for light and dark, and the main tables."""
     where = folder.relative_to(records.ROOT).as_posix()
+    page = markdown(folder, sweeps_at=f"{where}/table.md")
     picture = (
         "<picture>\n"
         f'  <source media="(prefers-color-scheme: dark)" srcset="{where}/bench-dark.svg">\n'
@@ -206,7 +214,7 @@ def write(folder: Path, *, readme: Path | None) -> list[Path]:
     written = [table, *plots.write(folder)]
     if readme is not None and readme.exists() and folder.is_relative_to(records.ROOT):
         old = readme.read_text()
-        new = insert(old, readme_block(folder, page))
+        new = insert(old, readme_block(folder))
         if new != old:
             records.write_text(readme, new)
             written.append(readme)
