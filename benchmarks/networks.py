@@ -10,21 +10,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from psac import models
+
 
 def paper_cnn() -> nn.Module:
     """The paper's MNIST network (Tramer and Boneh, arXiv 2011.11660): 26,010 parameters."""
-    return nn.Sequential(
-        nn.Conv2d(1, 16, 8, stride=2, padding=2),
-        nn.Tanh(),
-        nn.MaxPool2d(2, stride=1),
-        nn.Conv2d(16, 32, 4, stride=2),
-        nn.Tanh(),
-        nn.MaxPool2d(2, stride=1),
-        nn.Flatten(),
-        nn.Linear(512, 32),
-        nn.Tanh(),
-        nn.Linear(32, 10),
-    )
+    return models.build("cnn", input_shape=(1, 28, 28), classes=10)
 
 
 def mlp() -> nn.Module:

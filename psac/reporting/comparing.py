@@ -16,7 +16,7 @@ from psac.reporting import numerals, rules
 from psac.reporting.card import noise_multipliers, relation
 from psac.reporting.head import DO_NOT_PUBLISH, MISSING, banner, data_name
 from psac.reporting.html import Child, Html, element, join, table
-from psac.reporting.inside import quantile_rows
+from psac.reporting.inside import not_private, quantile_rows
 from psac.reporting.overlays import against_epsilon, curves
 from psac.reporting.runs import Run, number, price, record
 from psac.reporting.statistics import Comparison, Group, common, comparisons, groups
@@ -237,20 +237,11 @@ def _inside(runs: Sequence[Run], results: Sequence[Html | None]) -> Html:
     """What may not be published: time, speed, training loss and norms of the last tenth."""
     rows = [[run.name, *_inner_values(run)] for run in runs]
     head = ["run", "time", "records per second", "training loss", "median norm"]
-    return element(
-        "section",
-        element("p", "Not private, do not publish", class_="kicker"),
-        element("h2", "Inside the training"),
-        element(
-            "p",
-            "Computed from private records without noise. Speed is that of the whole run, loss and "
-            "norm are means over the last tenth of the steps that were logged.",
-            class_="about",
-        ),
+    return not_private(
+        "Computed from private records without noise. Speed is that of the whole run, loss and "
+        "norm are means over the last tenth of the steps that were logged.",
         table(head, rows, caption="Inside the training"),
         *results,
-        class_="private",
-        id="inside",
     )
 
 

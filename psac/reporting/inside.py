@@ -31,20 +31,24 @@ def inside(run: Run, *more: Html | None) -> Html:
         _batches(run),
     ]
     figures = [figure for figure in drawn if figure is not None]
-    return element(
-        "section",
-        element("p", "Not private, do not publish", class_="kicker"),
-        element("h2", "Inside the training"),
-        element(
-            "p",
-            "Computed from private records without noise, for the eyes of those who may see the "
-            "data. A page without this section is made by publish=True.",
-            class_="about",
-        ),
+    return not_private(
+        "Computed from private records without noise, for the eyes of those who may see the data. "
+        "A page without this section is made by publish=True.",
         element("div", figures, class_="grid")
         if figures
         else element("p", "The run wrote nothing of it.", class_="note"),
         *more,
+    )
+
+
+def not_private(about: str, *content: Html | None) -> Html:
+    """The section of a page that `publish` leaves out, marked as such."""
+    return element(
+        "section",
+        element("p", "Not private, do not publish", class_="kicker"),
+        element("h2", "Inside the training"),
+        element("p", about, class_="about"),
+        *content,
         class_="private",
         id="inside",
     )

@@ -16,6 +16,8 @@ from psac.reporting.plots import Mark, Point
 from psac.reporting.statistics import Group
 
 APART = 0.012  # of the axis, between dots that would cover each other
+BARS = "Means over seeds; bars are one standard deviation from seed to seed."
+ONE_RUN_EACH = "One run each: small differences may be luck."
 
 
 def against_epsilon(found: Sequence[Group]) -> Html | None:
@@ -49,11 +51,15 @@ def against_epsilon(found: Sequence[Group]) -> Html | None:
             y,
             marks,
             title="Accuracy against epsilon",
-            explanation="Means over seeds; bars are one standard deviation from seed to seed. Dots "
-            "are moved sideways a little, so that none covers another.",
+            explanation=(BARS if _repeated(found) else ONE_RUN_EACH) + " Dots are moved sideways a "
+            "little, so that none covers another.",
             description="; ".join(told),
         )
     )
+
+
+def _repeated(found: Sequence[Group]) -> bool:
+    return any(len(group.runs) > 1 for group in found)
 
 
 def _section(figure: Html) -> Html:
@@ -93,7 +99,9 @@ def curves(found: Sequence[Group]) -> Html | None:
             y,
             marks,
             title="Learning curves",
-            explanation="Bold: the mean over seeds. Faint: each run.",
+            explanation="Bold: the mean over seeds. Faint: each run."
+            if _repeated(found)
+            else ONE_RUN_EACH,
             description="; ".join(ends),
         )
     )

@@ -48,3 +48,14 @@ def test_seeded_and_unfinished_runs_are_marked(runs, tmp_path):
     assert "would cost epsilon" in words
     assert "7, not private" in words
     assert "40 of 88" in words
+
+
+def test_a_page_of_single_runs_speaks_of_no_means_and_no_bars(runs, tmp_path):
+    repeated = words_of(page_of([runs["secure"], runs["again"]], tmp_path))
+    assert "bars are one standard deviation" in repeated
+    single = make_run(tmp_path / "single", epochs=1)
+    recipe = single / "recipe.toml"
+    recipe.write_text(recipe.read_text().replace("fashion-mnist", "digits"))
+    words = words_of(page_of([runs["secure"], single], tmp_path))
+    assert "One run each: small differences may be luck." in words
+    assert "over seeds" not in words
