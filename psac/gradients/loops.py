@@ -64,11 +64,13 @@ class Loops:
         self._layer_norm, self._group_norm = library.psac_layer_norm, library.psac_group_norm
         part = [size] * 2  # of the samples: the first, and the one after the last
         self._convolution.argtypes = [pointer] * 7 + part
-        self._gram.argtypes = [pointer] * 2 + [size] + [pointer] * 2 + part
+        self._gram.argtypes = [pointer] * 2 + [size] + [pointer] * 3 + [size, pointer] + part
         self._layer_norm.argtypes = [pointer] * 4 + [size, pointer, size] + part
         self._group_norm.argtypes = [pointer] * 4 + [size] * 3 + [pointer, size] + part
         for function in (self._convolution, self._gram, self._layer_norm, self._group_norm):
             function.restype = None
+        self._gram_numbers = library.psac_gram_numbers
+        self._gram_numbers.argtypes, self._gram_numbers.restype = [size], size
         library.psac_lanes.restype = size
         self.lanes = int(library.psac_lanes())
 
@@ -102,19 +104,38 @@ class Loops:
         shared_out(work, len(inputs))
         return squares.to(inputs.dtype)
 
-    def gram(self, left_npl: Tensor, right_npr: Tensor) -> tuple[Tensor, Tensor]:
-        """Squared norms [n] of sum over p of left[n, p] x right[n, p], and their diagonal part."""
+    def gram(
+        self,
+        left_npl: Tensor,
+        right_npr: Tensor,
+        known: Tensor | None = None,
+        filled: bool = False,
+        sums_nr: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Squared norms [n] of sum over p of left[n, p] x right[n, p], and their diagonal part.
+
+        `known`, of `gram_numbers` for each sample, takes the inner products of the left side, or
+        has them already (`filled`). `sums_nr` takes the sums of the right side over positions.
+        """
         n, p, _ = left_npl.shape
         squares, mass = torch.empty(2, n, dtype=torch.float64)
         left_npl, right_npr = with_rows(left_npl), with_rows(right_npr)
         first, second = rows(left_npl), rows(right_npr)
+        tiles, sums = (None if t is None else t.data_ptr() for t in (known, sums_nr))
 
         def work(take: Callable[[], tuple[int, int] | None]) -> None:
             while (part := take()) is not None:
-                self._gram(first, second, p, squares.data_ptr(), mass.data_ptr(), *part)
+                self._gram(
+                    first, second, p, squares.data_ptr(), mass.data_ptr(), tiles, filled, sums,
+                    *part,
+                )  # fmt: skip
 
         shared_out(work, n)
         return squares.to(left_npl.dtype), mass.to(left_npl.dtype)
+
+    def gram_numbers(self, positions: int) -> int:
+        """How many numbers the inner products of a sample's positions take."""
+        return int(self._gram_numbers(positions))
 
     def layer_norm(
         self, grad_npk: Tensor, inputs_npk: Tensor, mean_np: Tensor, rstd_np: Tensor
@@ -195,30 +216,35 @@ def loops() -> Loops | None:
 
 
 def _agree(found: Loops) -> bool:
-    """Tried on sizes that fill no tile."""
+    """Tried on sizes that fill some tiles and others not."""
     generator = torch.Generator().manual_seed(0)
 
     def random(*shape: int) -> Tensor:
         return torch.randn(shape, generator=generator, dtype=torch.float32)
 
-    left, right, mean, rstd = random(3, 7, 5), random(3, 7, 37), random(3, 7), random(3, 7)
+    left, right, mean, rstd = random(3, 9, 32), random(3, 9, 37), random(3, 9), random(3, 9)
     inputs, grad = random(2, 4, 9, 7), random(2, 4, 4, 7)
     geometry = Geometry(4, 9, 7, 4, 4, 7, 1, (3, 2), (2, 1), (0, 1), (1, 2))
     patches = F.unfold(inputs, (3, 2), dilation=(1, 2), padding=(0, 1), stride=(2, 1))
     formed = torch.matmul(patches, grad.flatten(2).transpose(1, 2))
     kept = random(2, 1, geometry.lines, found.padded(4))
+    known, sums = random(3, found.gram_numbers(9)), random(3, 37)
     normalised = (right - mean.unsqueeze(-1)) * rstd.unsqueeze(-1)
     expected = {
         "norms": square_sum(formed),
         "formed": formed,
         "gram": square_sum(torch.matmul(left.transpose(1, 2), right)),
+        "gram of known products": square_sum(torch.matmul(left.transpose(1, 2), left)),
+        "sums": right.sum(1),
         "layer norm": torch.stack([right.sum(1), (right * normalised).sum(1)]),
         "group norm": torch.stack([right.sum(2), (right * normalised).sum(2)]),
     }
     given = {
         "norms": found.convolution(inputs, grad, geometry, kept),
         "formed": kept[:, 0, :, :4],
-        "gram": found.gram(left, right)[0],
+        "gram": found.gram(left, right, known, False, sums)[0],
+        "gram of known products": found.gram(left, left, known, True)[0],
+        "sums": sums,
         "layer norm": found.layer_norm(right, right, mean, rstd),
         "group norm": found.group_norm(right, right, mean, rstd),
     }

@@ -283,7 +283,7 @@ def explain(
 ) -> list[Layout]:
     n = len(factors)
     possible = list(layouts.candidates(dim, draft.part.shape(edge)[dim], n))
-    if before is None or after is None:
+    if before is None or after is None or not after.numel():
         return possible
     tolerance = 1e-3 if before.dtype in (torch.float32, torch.float64) else 0.1
     # a sample may have no finite gradient; what is compared is the rest
