@@ -26,6 +26,28 @@ from .plan import TRANSPOSES, WHOLE, Cluster
 from .rules.generic import pull_back
 
 
+class Alone:
+    """A parameter with one use, which holds it whole: most are."""
+
+    def __init__(self, cluster: Cluster, part: Contribution):
+        assert cluster.alone is not None
+        (self.name,) = cluster.parameters
+        self.part = in_parameter_space(part, cluster.alone)
+
+    @property
+    def method(self) -> str:
+        return self.part.method
+
+    def norms_squared(self, budget: Budget) -> Tensor:
+        return self.part.norms_squared(budget)
+
+    def weighted_sums(self, weights: Tensor) -> dict[str, Tensor]:
+        return {self.name: self.part.weighted_sum(weights)}
+
+    def zero_samples(self, samples: Tensor) -> None:
+        self.part.zero_samples(samples)
+
+
 class Joint:
     """One cluster in one backward: the contributions of all its uses."""
 
@@ -41,7 +63,7 @@ class Joint:
         groups: dict[Edge, list[Contribution]] = defaultdict(list)
         for (number, k), part in found.items():
             groups[graph.children[number][k]].append(part)
-        self.whole = all(way in ("itself", "transposed") for way in cluster.ways.values())
+        self.whole = cluster.whole
         if self.whole:
             (leaf,) = self.leaves.values()
             turned = [

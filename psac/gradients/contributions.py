@@ -314,7 +314,7 @@ class Outer:
         if self.kept is not None:
             return self.kept.weighted_sum(weights)
         left, right = wide(self.left), wide(self.right)
-        if left.shape[1] == 1:
+        if left.shape[1] == 1:  # no groups
             product = self._in_blocks(left.squeeze(1), right.squeeze(1), weights.to(left.dtype))
             return product.view(self.shape)
         right = right * weights.to(left.dtype).view(-1, 1, 1, 1)
@@ -329,11 +329,13 @@ class Outer:
         The narrower side is scaled block by block in a buffer that is reused.
         """
         (n, p, l), r = left_npl.shape, right_npr.shape[-1]
-        outside = not left_npl.is_contiguous() and left_npl.transpose(0, 1).is_contiguous()
-        if outside:  # rows in the order in which they lie in memory
-            left_npl, right_npr = left_npl.transpose(0, 1), right_npr.transpose(0, 1)
-        left, right = left_npl.reshape(n * p, l), right_npr.reshape(n * p, r)
-        if p > 1:
+        if p == 1:
+            left, right = left_npl.squeeze(1), right_npr.squeeze(1)
+        else:
+            outside = not left_npl.is_contiguous() and left_npl.transpose(0, 1).is_contiguous()
+            if outside:  # rows in the order in which they lie in memory
+                left_npl, right_npr = left_npl.transpose(0, 1), right_npr.transpose(0, 1)
+            left, right = left_npl.reshape(n * p, l), right_npr.reshape(n * p, r)
             weights = weights.repeat(p) if outside else weights.repeat_interleave(p)
         factor = weights.unsqueeze(1)
         limit = SCALED_BYTES if left.device.type == "cpu" else TEMPORARY_BYTES

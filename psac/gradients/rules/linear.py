@@ -40,8 +40,10 @@ def with_bias(arrival: Arrival, found: Contributions) -> Contributions:
         return found
     weight, grad = found.get(2), arrival.grad
     whole = grad.dim() == 2 and arrival.layout.dim == 0 and arrival.shapes[0] == grad.shape[1:]
-    together = whole and isinstance(weight, Outer)
-    found[0] = weight.with_bias() if together else reduced(arrival, grad, 0)
+    if whole and isinstance(weight, Outer):
+        found[0] = weight.with_bias()
+    else:
+        found[0] = reduced(arrival, grad, 0)
     return found
 
 
