@@ -23,6 +23,7 @@ from torch import Tensor
 from .contributions import Budget, Contribution, Dense, Lookup, Outer, slices, square_sum, wide
 from .graph import Edge, Graph
 from .plan import TRANSPOSES, WHOLE, Cluster
+from .ragged import Ragged
 from .rules.generic import pull_back
 
 
@@ -253,7 +254,9 @@ class Sum:
 def in_parameter_space(part: Contribution, way: str) -> Contribution:
     if way == "itself":
         return part
-    return part.transposed() if isinstance(part, Outer) else Dense(part.dense().transpose(1, 2))
+    if isinstance(part, (Outer, Ragged)):
+        return part.transposed()
+    return Dense(part.dense().transpose(1, 2))
 
 
 def joined(parts: Sequence[Contribution]) -> Contribution:
@@ -261,8 +264,11 @@ def joined(parts: Sequence[Contribution]) -> Contribution:
 
     Side by side along positions where they are alike.
     """
+    if len(parts) == 1:
+        return parts[0]
     alike: dict[object, list[Contribution]] = defaultdict(list)
     for part in parts:
+        part = part.outer if isinstance(part, Ragged) else part
         alike[(type(part), part.left.shape[1]) if isinstance(part, Outer) else type(part)].append(
             part
         )

@@ -10,6 +10,7 @@ dearer, and answers three questions:
     Dense    holds them.
     Outer    a sum over positions p of left[n, p, :] x right[n, p, :] (every matrix product).
     Bias     a sum over positions of the output gradients of an Outer.
+    Ragged   an Outer of which some positions add nothing (in ragged.py).
     Lookup   rows of a table: gradient[n, index[n, p], :] += values[n, p, :] (embeddings).
     Patches  a convolution's weight (in convolution.py).
 
@@ -80,14 +81,14 @@ class Budget:
 
     So many bytes, from `spare` buffers of earlier ones. Buffers go back with `give_back`; new
     memory costs more time than what is written into it. The budget also remembers the Gram matrices
-    of the last input, which several operations may read (query, key and value of attention).
+    of the last inputs, which several operations may read (query, key and value of attention).
     """
 
     def __init__(self, num_bytes: int, spare: list[Tensor] | None = None):
         self.left = num_bytes
         self._spare = [] if spare is None else spare
         self._lent: list[Tensor] = []
-        self._gram: tuple[tuple, Tensor, Tensor] | None = None
+        self._last: dict[str, tuple[tuple, Tensor, Tensor]] = {}
         self._squares: dict[tuple, tuple[Tensor, Tensor]] = {}
 
     def allows(self, kept: int, replaced: int) -> bool:
@@ -125,7 +126,7 @@ class Budget:
 
     def forget(self) -> None:
         """Norms are there: what was remembered for them would only hold memory."""
-        self._gram, self._squares = None, {}
+        self._last, self._squares = {}, {}
 
     def row_squares(self, values: Tensor) -> Tensor:
         """Squared norms of the rows; an output gradient is asked for by a weight and its bias."""
@@ -135,14 +136,16 @@ class Budget:
             self._squares[key] = values, square_sum(wide(values).reshape(-1, width))
         return self._squares[key][1]
 
-    def gram(self, inputs_n: Tensor, make: Callable[[], Tensor]) -> tuple[Tensor, bool]:
-        """What `make` gives for these inputs, and whether it was made for an earlier operation."""
-        key = (inputs_n.data_ptr(), inputs_n.shape, inputs_n.stride())
-        if self._gram is not None and self._gram[0] == key:
-            return self._gram[2], True
+    def once(
+        self, what: str, inputs: Tensor, make: Callable[[], Tensor], *more: object
+    ) -> tuple[Tensor, bool]:
+        """What `make` gives for these inputs, and whether it was made for the operation before."""
+        key = (inputs.data_ptr(), inputs.shape, inputs.stride(), *more)
+        if what in self._last and self._last[what][0] == key:
+            return self._last[what][2], True
         # the tensor is held, so that its address stays its own
-        self._gram = key, inputs_n, make()
-        return self._gram[2], False
+        self._last[what] = key, inputs, make()
+        return self._last[what][2], False
 
 
 class Dense:
@@ -270,10 +273,10 @@ class Outer:
             found = self._compiled_gram(compiled, budget)
             return self.guarded(*found, lambda samples: square_sum(self.dense(samples)))
         parts = slices(n, 2 * h * p * p * 4)
-        inputs, grads = self._sides()
+        inputs, grads = self.sides()
         for s in parts:
             if self.shared and budget is not None and len(parts) == 1:
-                left, _ = budget.gram(inputs, lambda: gram(inputs))
+                left, _ = budget.once("gram", inputs, lambda: gram(inputs))
             else:
                 left = gram(inputs[s])
             right = gram(grads[s])
@@ -283,16 +286,16 @@ class Outer:
             torch.cat(norms), torch.cat(mass), lambda samples: square_sum(self.dense(samples))
         )
 
-    def _sides(self) -> tuple[Tensor, Tensor]:
+    def sides(self) -> tuple[Tensor, Tensor]:
         """Inputs and output gradients."""
         return (self.left, self.right) if self.inputs_are_left else (self.right, self.left)
 
     def _compiled_gram(self, compiled: Loops, budget: Budget | None) -> tuple[Tensor, Tensor]:
-        inputs, grads = (side.squeeze(1) for side in self._sides())
+        inputs, grads = (side.squeeze(1) for side in self.sides())
         n, p, width = grads.shape
         known, filled, numbers = None, False, compiled.gram_numbers(p)
         if self.shared and budget is not None and 4 * n * numbers <= TEMPORARY_BYTES:
-            known, filled = budget.gram(inputs, lambda: inputs.new_empty(n, numbers))
+            known, filled = budget.once("gram", inputs, lambda: inputs.new_empty(n, numbers))
         sums = None if self.bias is None else grads.new_empty(n, width)
         found = compiled.gram(inputs, grads, known, filled, sums)
         if self.bias is not None and sums is not None:
@@ -315,7 +318,7 @@ class Outer:
             return self.kept.weighted_sum(weights)
         left, right = wide(self.left), wide(self.right)
         if left.shape[1] == 1:  # no groups
-            product = self._in_blocks(left.squeeze(1), right.squeeze(1), weights.to(left.dtype))
+            product = self._all_rows(left.squeeze(1), right.squeeze(1), weights.to(left.dtype))
             return product.view(self.shape)
         right = right * weights.to(left.dtype).view(-1, 1, 1, 1)
         left_hlq = left.permute(1, 3, 0, 2).flatten(2)
@@ -323,31 +326,18 @@ class Outer:
         return torch.bmm(left_hlq, right_hqr).view(self.shape)
 
     @staticmethod
-    def _in_blocks(left_npl: Tensor, right_npr: Tensor, weights: Tensor) -> Tensor:
-        """One matrix product over all rows.
-
-        The narrower side is scaled block by block in a buffer that is reused.
-        """
+    def _all_rows(left_npl: Tensor, right_npr: Tensor, weights: Tensor) -> Tensor:
+        """One matrix product over all rows, in the order in which they lie in memory."""
         (n, p, l), r = left_npl.shape, right_npr.shape[-1]
         if p == 1:
             left, right = left_npl.squeeze(1), right_npr.squeeze(1)
         else:
             outside = not left_npl.is_contiguous() and left_npl.transpose(0, 1).is_contiguous()
-            if outside:  # rows in the order in which they lie in memory
+            if outside:
                 left_npl, right_npr = left_npl.transpose(0, 1), right_npr.transpose(0, 1)
             left, right = left_npl.reshape(n * p, l), right_npr.reshape(n * p, r)
             weights = weights.repeat(p) if outside else weights.repeat_interleave(p)
-        factor = weights.unsqueeze(1)
-        limit = SCALED_BYTES if left.device.type == "cpu" else TEMPORARY_BYTES
-        total = None
-        for s in slices(n * p, 4 * min(l, r), limit):
-            a, b = left[s], right[s]
-            if l < r:
-                a = torch.mul(a, factor[s], out=scratch(a))
-            else:
-                b = torch.mul(b, factor[s], out=scratch(b))
-            total = torch.mm(a.t(), b) if total is None else total.addmm_(a.t(), b)
-        return left.new_zeros(l, r) if total is None else total
+        return scaled_product(left, right, weights)
 
     def dense(self, samples: slice | Tensor = slice(None)) -> Tensor:
         if self.kept is not None:
@@ -418,6 +408,25 @@ def diagonal_product(left: Tensor, right: Tensor) -> Tensor:
     return (left.diagonal(dim1=-2, dim2=-1) * right.diagonal(dim1=-2, dim2=-1)).sum((1, 2))
 
 
+def scaled_product(left_ml: Tensor, right_mr: Tensor, weights_m: Tensor) -> Tensor:
+    """sum over m of weights[m] * left[m] x right[m].
+
+    The narrower side is scaled block by block in a buffer that is reused.
+    """
+    (m, l), r = left_ml.shape, right_mr.shape[1]
+    factor = weights_m.unsqueeze(1)
+    limit = SCALED_BYTES if left_ml.device.type == "cpu" else TEMPORARY_BYTES
+    total = None
+    for s in slices(m, 4 * min(l, r), limit):
+        a, b = left_ml[s], right_mr[s]
+        if l < r:
+            a = torch.mul(a, factor[s], out=scratch(a))
+        else:
+            b = torch.mul(b, factor[s], out=scratch(b))
+        total = torch.mm(a.t(), b) if total is None else total.addmm_(a.t(), b)
+    return left_ml.new_zeros(l, r) if total is None else total
+
+
 _buffers = threading.local()
 
 
@@ -441,10 +450,11 @@ def scratch(like: Tensor) -> Tensor:
 def drop_zero_rows(left_nhpl: Tensor, right_nhpr: Tensor) -> tuple[Tensor, Tensor]:
     """Leaves out positions whose output gradient is zero (padding).
 
-    Exact, and worth it from a quarter on.
+    Exact, and worth it from a quarter on. Where there are compiled loops, ragged.py does it.
     """
     n, h, p, _ = right_nhpr.shape
-    if h != 1 or p < 8:
+    compiled = loops()
+    if h != 1 or p < 8 or (compiled is not None and compiled.serves(left_nhpl, right_nhpr)):
         return left_nhpl, right_nhpr
     left, right = left_nhpl.squeeze(1), right_nhpr.squeeze(1)
     # a few features tell that most are alive

@@ -197,8 +197,7 @@ typedef struct {
     int left, right, whole; /* rows of a and of b; whether it fills all registers */
 } Tile;
 
-INLINE Tile tile(const Rows *m, int64_t n, int64_t p, int64_t q, int64_t positions) {
-    const float *sample = m->start + n * m->sample;
+INLINE Tile tile(const Rows *m, const float *sample, int64_t p, int64_t q, int64_t positions) {
     int left = positions - p < LEFT ? (int)(positions - p) : LEFT;
     int right = positions - q < RIGHT ? (int)(positions - q) : RIGHT;
     int whole = left == LEFT && right == RIGHT && m->width % W == 0;
@@ -267,29 +266,38 @@ int64_t psac_gram_numbers(int64_t positions) {
     return tiles * W;
 }
 
-static void add_rows(const Rows *b, int64_t n, int64_t positions, float *restrict sums) {
+static void add_rows(const Rows *b, const float *sample, int64_t positions, float *restrict sums) {
     memset(sums, 0, sizeof(float) * b->width);
     for (int64_t p = 0; p < positions; p++) {
-        const float *restrict row = b->start + n * b->sample + p * b->row;
+        const float *restrict row = sample + p * b->row;
         for (int64_t k = 0; k < b->width; k++) sums[k] += row[k];
     }
 }
 
+/* Where the rows of a sample begin: at starts[n] if samples have different numbers of them. */
+static const float *sample_of(const Rows *m, int64_t n, const int64_t *starts) {
+    return m->start + (starts ? starts[n] * m->row : n * m->sample);
+}
+
 /* squares[n] is the sum, mass[n] its diagonal: what it would be without cancellation.
+ * starts, if not null, are n + 1 numbers of rows, and positions is the largest of their distances;
  * known, if not null, takes the inner products of a, or has them if `filled`; sums, if not null,
  * takes [n, width of b], the sums of the rows of b. */
-void psac_gram(const Rows *a, const Rows *b, int64_t positions, double *squares, double *mass,
-               float *known, int64_t filled, float *sums, int64_t first, int64_t last) {
+void psac_gram(const Rows *a, const Rows *b, int64_t positions, const int64_t *starts,
+               double *squares, double *mass, float *known, int64_t filled, float *sums,
+               int64_t first, int64_t last) {
     int64_t numbers = psac_gram_numbers(positions);
     for (int64_t n = first; n < last; n++) {
-        squares[n] = mass[n] = 0;
+        const float *its_a = sample_of(a, n, starts), *its_b = sample_of(b, n, starts);
         float own[W], *at = known ? known + n * numbers : own;
-        if (sums) add_rows(b, n, positions, sums + n * b->width);
+        squares[n] = mass[n] = 0;
+        if (starts) positions = starts[n + 1] - starts[n];
+        if (sums) add_rows(b, its_b, positions, sums + n * b->width);
         for (int64_t q = 0; q < positions; q += RIGHT) {
             vec above = {0};
             for (int64_t p = 0; p < q + RIGHT && p < positions; p += LEFT, at += known ? W : 0) {
-                Tile other = tile(b, n, p, q, positions);
-                if (!filled) *(vec *)at = inner(tile(a, n, p, q, positions));
+                Tile other = tile(b, its_b, p, q, positions);
+                if (!filled) *(vec *)at = inner(tile(a, its_a, p, q, positions));
                 if (p + LEFT <= q) {
                     above += inner_times(other, at);
                     continue;
@@ -303,6 +311,40 @@ void psac_gram(const Rows *a, const Rows *b, int64_t positions, double *squares,
             squares[n] += 2 * total(above);
         }
         squares[n] += mass[n];
+    }
+}
+
+/* --- Rows that are not all zero ----------------------------------------------------------------- */
+
+static int is_zero(const float *row, int64_t width) {
+    for (int64_t k = 0; k < width; k += 4 * W) {
+        int64_t end = k + 4 * W < width ? k + 4 * W : width;
+        uint32_t any = 0, bits;
+        for (int64_t i = k; i < end; i++) {
+            memcpy(&bits, row + i, sizeof bits);
+            any |= bits << 1; /* without the sign */
+        }
+        if (any) return 0;
+    }
+    return 1;
+}
+
+void psac_alive(const Rows *m, int64_t positions, uint8_t *alive, int64_t first, int64_t last) {
+    for (int64_t n = first; n < last; n++)
+        for (int64_t p = 0; p < positions; p++)
+            alive[n * positions + p] = !is_zero(m->start + n * m->sample + p * m->row, m->width);
+}
+
+/* Copies those that are alive; the first of sample n becomes row starts[n] of `to`. */
+void psac_gather(const Rows *m, int64_t positions, const uint8_t *alive, const int64_t *starts,
+                 float *to, int64_t first, int64_t last) {
+    for (int64_t n = first; n < last; n++) {
+        float *next = to + starts[n] * m->width;
+        for (int64_t p = 0; p < positions; p++) {
+            if (!alive[n * positions + p]) continue;
+            memcpy(next, m->start + n * m->sample + p * m->row, sizeof(float) * m->width);
+            next += m->width;
+        }
     }
 }
 

@@ -122,6 +122,22 @@ rows(
     12,
     8,
 )
+
+
+class Padded(nn.Module):
+    """Most positions count for nothing, for each sample others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(8, 96), nn.Tanh(), Projections(), nn.Linear(96, 80))
+        self.tied = nn.Linear(80, 80)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.body(x)
+        return (self.tied(hidden) + self.tied(hidden.tanh())) * (x[..., :1] > 0.7)
+
+
+rows("padded_positions", Padded, 5, 24, 8)
 rows("linear_on_no_positions", lambda: Constant(nn.Linear(4, 3)), 5, 0, 4)
 rows(
     "as_many_positions_as_samples",
