@@ -1,6 +1,6 @@
 """Compiles a C file of ours on the user's machine, where there is a compiler.
 
-It is compiled once per process (a quarter of a second) in a temporary folder, so that no cached
+It is compiled once per process (less than half a second) in a temporary folder, so that no cached
 binary goes stale, meets another processor, or is tampered with.  Whoever loads a library has the
 same in torch operations, checks that both agree, and does without it where they do not.
 """

@@ -1,33 +1,43 @@
 """The inner loop of `psac.noise`, twice: as torch operations, and compiled from C.
 
 The compiled one is used where the user's machine has a C compiler and its results agree with the
-first.
+first.  Where the processor has instructions for AES it makes the keystream, too.
 """
 
+import array
+import collections
 import ctypes
 import functools
 import math
 import pathlib
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from psac import _compiling
+from psac._torch_threads import on_all
+from psac.randomness import PADDING, write_keystream
 
 CHUNK = 2**17  # Numbers drawn at a time: a megabyte of keystream, to stay in the cache.
+BLOCK = 64  # Pairs at a time; of their words of keystream the first half are radii, then angles.
 SOURCE = pathlib.Path(__file__).with_suffix(".c")
 
 
 class Piece(NamedTuple):
-    """Some entries of one tensor, and the words of keystream that make their noise.
-
-    The words are as many as the entries or a few more: the first half radii, then angles.
-    """
+    """Some entries of one tensor, at most CHUNK, which have a stream of their own."""
 
     tensor: int
-    entries: slice
-    words: slice
+    start: int
+    stop: int
+
+
+class Streams(NamedTuple):
+    """Where the bits are: the stream of piece i is named by the key and first_nonce + i."""
+
+    key: bytes
+    first_nonce: int
 
 
 class Law(NamedTuple):
@@ -39,73 +49,163 @@ class Law(NamedTuple):
 
 
 class Loops(Protocol):
-    """out = scale * (round(sums, clamped to 2^50 grid) + round(noise)), for the entries of a piece.
+    """out = scale * (round(sums, clamped to 2^50 grid) + round(noise)).
 
     `round` goes to the grid; sums and out are contiguous, both of float32 or both of float64.
     """
 
-    threaded: bool  # Whether a call uses several threads by itself.
-
     def add_noise(
-        self, words: Tensor, sums: Tensor, out: Tensor, piece: Piece, law: Law
-    ) -> None: ...
+        self,
+        streams: Streams,
+        pieces: Sequence[Piece],
+        sums: Sequence[Tensor],
+        out: Sequence[Tensor],
+        law: Law,
+    ) -> None:
+        """For all entries of all pieces, on as many threads as torch has."""
+        ...
+
+    def add_words(self, words: Tensor, sums: Tensor, out: Tensor, law: Law) -> None:
+        """For a flat tensor, from given words: whole blocks, at least as many as entries."""
+        ...
 
 
 class TorchLoops:
     """The definition, and what runs where there is no compiler."""
 
-    threaded = True
-
     def __init__(self) -> None:
-        self._scratch = torch.empty(2, CHUNK, dtype=torch.float64)  # Allocating is slow.
+        self._scratch = torch.empty(3, CHUNK, dtype=torch.float64)  # Allocating is slow.
 
-    def add_noise(self, words: Tensor, sums: Tensor, out: Tensor, piece: Piece, law: Law) -> None:
-        addends, sinks = (tensor.view(-1)[piece.entries] for tensor in (sums, out))
-        noise = self.gaussians(words[piece.words], law.std)[: len(addends)]
+    def add_noise(
+        self,
+        streams: Streams,
+        pieces: Sequence[Piece],
+        sums: Sequence[Tensor],
+        out: Sequence[Tensor],
+        law: Law,
+    ) -> None:
+        stream = _Stream(pieces)
+        for nonce, (tensor, start, stop) in enumerate(pieces, streams.first_nonce):
+            words = stream.words(streams.key, nonce, stop - start)
+            addends, sinks = (each[tensor].view(-1)[start:stop] for each in (sums, out))
+            self.add_words(words, addends, sinks, law)
+
+    def add_words(self, words: Tensor, sums: Tensor, out: Tensor, law: Law) -> None:
+        noise = self.gaussians(words, law.std)[: len(sums)]
         # Beside the anchor, float64 has no finer digits than the grid: this rounds both.
         anchor, limit = 1.5 * 2.0**52 * law.grid, 2.0**50 * law.grid
-        total = self._scratch[0, : len(addends)].copy_(addends).clamp_(-limit, limit)
+        total = self._scratch[0, : len(sums)].copy_(sums).clamp_(-limit, limit)
         total.sub_(anchor).add_(noise.add_(anchor))
-        sinks.copy_(total if law.scale == 1 else total.mul_(law.scale))
+        out.copy_(total if law.scale == 1 else total.mul_(law.scale))
 
     def gaussians(self, words: Tensor, std: float) -> Tensor:
-        """Box-Muller: one radius and one angle give two numbers."""
-        numbers, noise = self._scratch[:, : len(words)]
-        radius, angle = numbers.copy_(words).chunk(2)
-        least = torch.tensor(2.0**-64, dtype=torch.float64)
-        torch.add(least, radius.abs_(), alpha=2.0**-63, out=radius)  # Uniform in (0, 1].
-        radius.log_().mul_(-2 * std * std).sqrt_()
-        angle.mul_(math.pi * 2.0**-63)
-        torch.cos(angle, out=noise[: len(angle)]).mul_(radius)
-        torch.sin(angle, out=noise[len(angle) :]).mul_(radius)
+        """Box-Muller: one radius and one angle give two numbers.
+
+        A radius has the sign of its word, so that angles of half a circle make a whole one.
+        """
+        rows = self._scratch[:, : len(words)].view(3, 2, -1, BLOCK)
+        signed, angle = rows[0].copy_(words.view(-1, 2, BLOCK).transpose(0, 1))
+        radius, wave = rows[1]
+        noise = self._scratch[2, : len(words)]
+        cosines, sines = noise.view(-1, 2, BLOCK).unbind(1)
+        signed.mul_(2.0**-63).add_(2.0**-64)  # All odd multiples of 2^-64 between -1 and 1.
+        torch.abs(signed, out=radius).log_().mul_(-2 * std * std).sqrt_().copysign_(signed)
+        angle.mul_(math.pi * 2.0**-64)
+        torch.mul(torch.cos(angle, out=wave), radius, out=cosines)
+        torch.mul(torch.sin(angle, out=wave), radius, out=sines)
         return noise
 
 
 class CompiledLoops:
     """`TorchLoops` in C, several times faster; calls release the interpreter's lock."""
 
-    threaded = False
-
     def __init__(self, library: ctypes.CDLL) -> None:
-        pointer, size, real = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
-        self._functions = {
-            torch.float32: library.psac_add_noise_float,
-            torch.float64: library.psac_add_noise_double,
-        }
-        for function in self._functions.values():
-            function.argtypes = [pointer, size, pointer, pointer, size, real, real, real]
-            function.restype = None
+        pointer, integer = ctypes.c_void_p, ctypes.c_int64
+        self._makes_keystream = bool(library.psac_makes_keystream())
+        self._add_words = library.psac_add_words
+        self._add_words.argtypes, self._add_words.restype = [pointer, pointer, _Law], None
+        if self._makes_keystream:
+            self._add_noise = library.psac_add_noise
+            self._add_noise.argtypes = [pointer, integer, pointer, pointer, integer, _Law]
+            self._add_noise.restype = None
 
-    def add_noise(self, words: Tensor, sums: Tensor, out: Tensor, piece: Piece, law: Law) -> None:
-        offset = piece.entries.start * sums.element_size()
-        self._functions[sums.dtype](
-            words.data_ptr() + piece.words.start * 8,
-            (piece.words.stop - piece.words.start) // 2,
-            sums.data_ptr() + offset,
-            out.data_ptr() + offset,
-            piece.entries.stop - piece.entries.start,
-            *law,
+    def add_noise(
+        self,
+        streams: Streams,
+        pieces: Sequence[Piece],
+        sums: Sequence[Tensor],
+        out: Sequence[Tensor],
+        law: Law,
+    ) -> None:
+        rows, c_law = _rows(pieces, sums, out), _Law(*law)
+        address, taken = rows.buffer_info()[0], ctypes.c_int64(0)
+        todo = collections.deque(enumerate(pieces))  # Threads may take from it at once.
+
+        def work() -> None:
+            shared = ctypes.addressof(taken)
+            self._add_noise(address, len(pieces), shared, *streams, c_law)
+
+        def work_on_given_keystream() -> None:
+            stream = _Stream(pieces)
+            while todo:
+                try:
+                    i, piece = todo.popleft()
+                except IndexError:  # Another thread took the last one.
+                    return
+                words = stream.words(streams.key, streams.first_nonce + i, piece.stop - piece.start)
+                self._add_words(address + i * _ROW_BYTES, words.data_ptr(), c_law)
+
+        # Waking a thread for little work does not pay.
+        num_threads = 1 + sum(total.numel() for total in sums) // CHUNK
+        on_all(
+            work if self._makes_keystream else work_on_given_keystream,
+            min(torch.get_num_threads(), num_threads),
         )
+
+    def add_words(self, words: Tensor, sums: Tensor, out: Tensor, law: Law) -> None:
+        rows = _rows([Piece(0, 0, len(sums))], [sums], [out])
+        self._add_words(rows.buffer_info()[0], words.data_ptr(), _Law(*law))
+
+
+class _Law(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_double) for name in Law._fields]
+
+
+_ROW_BYTES = 4 * 8
+
+
+def _rows(
+    pieces: Sequence[Piece], sums: Sequence[Tensor], out: Sequence[Tensor]
+) -> "array.array[int]":
+    """The struct `piece` of the C file for each: addresses, number of entries, whether float64."""
+    rows = array.array("q")
+    for tensor, start, stop in pieces:
+        total = sums[tensor]
+        size = total.element_size()
+        source, sink = total.data_ptr() + start * size, out[tensor].data_ptr() + start * size
+        rows.extend((source, sink, stop - start, size == 8))
+    return rows
+
+
+class _Stream:
+    """Room for the keystream of one piece at a time."""
+
+    def __init__(self, pieces: Sequence[Piece]) -> None:
+        longest = _whole_blocks(max((piece.stop - piece.start for piece in pieces), default=1))
+        self._bytes = bytearray(8 * longest + PADDING)
+        self._words = torch.frombuffer(self._bytes, dtype=torch.int64, count=longest)
+
+    def words(self, key: bytes, nonce: int, count: int) -> Tensor:
+        count = _whole_blocks(count)
+        write_keystream(key, nonce, _ZEROS[: 8 * count], self._bytes)
+        return self._words[:count]
+
+
+_ZEROS = memoryview(bytes(8 * CHUNK))
+
+
+def _whole_blocks(count: int) -> int:
+    return -(-count // (2 * BLOCK)) * 2 * BLOCK
 
 
 @functools.cache
@@ -120,14 +220,14 @@ def compiled() -> CompiledLoops | None:
 
 def _agree(loops: Loops, definition: Loops) -> bool:
     """Guards against compilers that reorder arithmetic unasked, which would undo the rounding."""
-    words = torch.arange(8192) * -0x61C8864680B583EB  # Wraps: spread over all 64 bits.
-    sums = torch.linspace(-9.0, 9.0, len(words) - 3, dtype=torch.float64)
-    piece = Piece(0, slice(0, len(sums)), slice(0, len(words)))
+    streams, pieces = Streams(bytes(range(16)), 2**40), [Piece(0, 0, 300), Piece(0, 300, 40_001)]
+    sums = torch.linspace(-9.0, 9.0, 40_001, dtype=torch.float64)
     # One coarse grid, where rounding is all that is seen, and one so fine that it is not.
     for grid, tolerance in ((2.0**-10, 0.0), (2.0**-45, 1e-13)):
         first, second = torch.empty_like(sums), torch.empty_like(sums)
-        loops.add_noise(words, sums, first, piece, Law(3.0, grid, 0.5))
-        definition.add_noise(words, sums, second, piece, Law(3.0, grid, 0.5))
+        law = Law(3.0, grid, 0.5)
+        loops.add_noise(streams, pieces, [sums], [first], law)
+        definition.add_noise(streams, pieces, [sums], [second], law)
         if not torch.allclose(first, second, rtol=0, atol=tolerance):
             return False
     return True

@@ -11,12 +11,16 @@ where z is standard normal and `round` goes to the nearest multiple of g = `grid
   round(s), rounded.  That s is rounded first can raise its sensitivity by g sqrt(d) for d entries:
   at most 2^-28 sqrt(d) std, which is 1e-5 std for ten million.  Plain float32 addition shows s in
   the spacing of its results (Mironov 2012, doi:10.1145/2382196.2382264; arXiv:2112.05307).
-- The law.  z is Box-Muller in float64 from 64 bits per radius and 64 per angle: |z| reaches 9.4,
-  which a normal variable passes once in 10^20 draws; values near 0 lie closer together than g; the
-  functions err by a few 2^-52, which moves the mass of a grid cell by a millionth part or so.
-- The bits come from `generator`: see `psac.randomness`.  Threads and a compiler (`_noise_loops`)
-  change the speed only: the same seed gives the same noise, but for one step g in one number out
-  of a million where another library computed log, sin and cos.
+- The law.  z is Box-Muller in float64, from 63 bits and a sign per radius and 64 per angle: |z|
+  reaches 9.4, which a normal variable passes once in 10^20 draws; values near 0 lie closer
+  together than g.  What is computed errs by a few 2^-52, in the far tail by 2^-47: so the bounds of
+  a grid cell move by a millionth of its width or so, and its mass as little.  The polynomials of
+  `_noise_loops` are as long as that takes, and no longer: shorter ones would still be far below g,
+  but loops and machines would no longer agree.
+- The bits come from `generator`: see `psac.randomness`.  Each tensor, and each CHUNK of a large
+  one, has an AES stream of its own.  Threads, a compiler and the processor's instructions
+  (`_noise_loops`) change the speed only: the same seed gives the same noise, but for one step g in
+  one number out of a million where another library computed log, sin and cos.
 
 Left to others: the sensitivity and std, calling this once per logical step, side channels such as
 time.  NaN stays NaN (the engine drops such samples); an entry beyond 2^22 std, with std rounded
@@ -28,7 +32,6 @@ down to a power of two, is clamped to that, which never raises the sensitivity.
 True
 """
 
-import collections
 import math
 from collections.abc import Iterable, Sequence
 
@@ -36,15 +39,12 @@ import torch
 from torch import Tensor
 
 from psac import _noise_loops
-from psac._noise_loops import CHUNK, Law, Piece
-from psac._torch_threads import on_all
+from psac._noise_loops import CHUNK, Law, Piece, Streams
 from psac.randomness import (
-    PADDING,
     InsecureNoiseWarning,
     NoiseGenerator,
     SecureGenerator,
     SeededGenerator,
-    write_keystream,
 )
 
 __all__ = [
@@ -57,7 +57,6 @@ __all__ = [
 ]
 
 GRID_BITS = 28
-ALIGNMENT = 16  # Words for a piece come in this multiple, so that processors fill their vectors.
 SMALLEST_STD, LARGEST_STD = 1e-30, 1e30
 
 
@@ -66,6 +65,7 @@ def grid(std: float) -> float:
     return math.ldexp(1.0, math.frexp(std)[1] - 1 - GRID_BITS)
 
 
+@torch.no_grad()
 def add_noise_(
     tensors: Iterable[Tensor],
     *,
@@ -85,17 +85,28 @@ def add_noise_(
     _check(sources, targets, std, scale, generator)
     if std == 0:
         for source, target in zip(sources, targets, strict=True):
-            target.detach().copy_(source.detach() * scale)
+            target.copy_(source * scale)
         return
-    sums = [_plain(source) for source in sources]
-    sinks = [
-        target.detach() if _is_plain(target, total.dtype) else torch.empty_like(total)
-        for target, total in zip(targets, sums, strict=True)
-    ]
-    _add_in_chunks(sums, sinks, float(std), float(scale), generator)
+    sums = [_plain(source, _wide(source.dtype)) for source in sources]
+    sinks = sums
+    if out is not None:
+        sinks = [_plain(target, s.dtype) for target, s in zip(targets, sums, strict=True)]
+    pieces = _pieces([total.numel() for total in sums])
+    streams = _reserved(generator, len(pieces))
+    _loops().add_noise(streams, pieces, sums, sinks, Law(float(std), grid(std), float(scale)))
     for target, sink in zip(targets, sinks, strict=True):
-        if not _is_plain(target, sink.dtype):
-            target.detach().copy_(sink)
+        if sink.data_ptr() != target.data_ptr():
+            target.copy_(sink)
+
+
+def _reserved(generator: NoiseGenerator, count: int) -> Streams:
+    key, nonce = generator.reserve(count)
+    if len(key) != 16 or not 0 <= nonce <= 2**63 - count:
+        raise ValueError(
+            f"{type(generator).__name__}.reserve gave a key of {len(key)} bytes and the nonce "
+            f"{nonce}: it takes 16 bytes, and nonces below 2^63."
+        )
+    return Streams(key, nonce)
 
 
 def _check(
@@ -115,9 +126,9 @@ def _check(
         raise TypeError(
             f"generator is {generator!r}: pass SecureGenerator() or SeededGenerator(0)."
         )
-    if [tensor.shape for tensor in sources] != [tensor.shape for tensor in targets]:
+    if targets is not sources and [t.shape for t in sources] != [t.shape for t in targets]:
         raise ValueError("`out` must have one tensor of the same shape for each of `tensors`.")
-    for tensor in (*sources, *targets):
+    for tensor in sources if targets is sources else (*sources, *targets):
         if not tensor.is_floating_point() or tensor.layout is not torch.strided:
             raise TypeError(
                 f"cannot add noise to a {tensor.layout} tensor of {tensor.dtype}: pass dense "
@@ -125,59 +136,23 @@ def _check(
             )
 
 
-def _plain(tensor: Tensor) -> Tensor:
-    """The tensor on the CPU, contiguous, as float64 or float32: not copied if it is so."""
-    dtype = torch.float64 if tensor.dtype is torch.float64 else torch.float32
-    return tensor.detach().to("cpu", dtype).contiguous()
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    return torch.float64 if dtype is torch.float64 else torch.float32
 
 
-def _is_plain(tensor: Tensor, dtype: torch.dtype) -> bool:
-    return tensor.device.type == "cpu" and tensor.dtype is dtype and tensor.is_contiguous()
+def _plain(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """The tensor on the CPU, contiguous, of this dtype: not copied if it is so."""
+    return tensor.to("cpu", dtype).contiguous()
 
 
 def _loops() -> _noise_loops.Loops:
     return _noise_loops.compiled() or _noise_loops.TorchLoops()
 
 
-def _add_in_chunks(
-    sums: list[Tensor], sinks: list[Tensor], std: float, scale: float, generator: NoiseGenerator
-) -> None:
-    """Keystream, noise and addition, one chunk at a time while its numbers are in the cache."""
-    loops, law = _loops(), Law(std, grid(std), scale)
-    chunks = _chunks([total.numel() for total in sums])
-    key, first_nonce = generator.reserve(len(chunks))
-    todo = collections.deque(enumerate(chunks, first_nonce))  # Threads may take from it at once.
-
-    def work() -> None:
-        stream = bytearray(8 * CHUNK + PADDING)
-        words = torch.frombuffer(stream, dtype=torch.int64, count=CHUNK)
-        while todo:
-            try:
-                nonce, pieces = todo.popleft()
-            except IndexError:  # Another thread took the last one.
-                return
-            write_keystream(key, nonce, _ZEROS[: 8 * pieces[-1].words.stop], stream)
-            for piece in pieces:
-                loops.add_noise(words, sums[piece.tensor], sinks[piece.tensor], piece, law)
-
-    # Waking a thread for a single chunk does not pay.
-    on_all(work, 1 if loops.threaded else min(torch.get_num_threads(), len(chunks) // 2 + 1))
-
-
-_ZEROS = memoryview(bytes(8 * CHUNK))
-
-
-def _chunks(sizes: Sequence[int]) -> list[list[Piece]]:
-    """The tensors end to end, aligned, and cut every CHUNK numbers."""
-    chunks, used = [], CHUNK
-    for tensor, size in enumerate(sizes):
-        start = 0
-        while start < size:
-            if used == CHUNK:
-                chunks.append([])
-                used = 0
-            stop = min(size, start + CHUNK - used)
-            end = used + -(-(stop - start) // ALIGNMENT) * ALIGNMENT
-            chunks[-1].append(Piece(tensor, slice(start, stop), slice(used, end)))
-            start, used = stop, end
-    return chunks
+def _pieces(sizes: Sequence[int]) -> list[Piece]:
+    """Each tensor by itself, cut every CHUNK numbers."""
+    return [
+        Piece(tensor, start, min(start + CHUNK, size))
+        for tensor, size in enumerate(sizes)
+        for start in range(0, size, CHUNK)
+    ]

@@ -30,7 +30,10 @@ class NoiseGenerator(abc.ABC):
 
     @abc.abstractmethod
     def reserve(self, num_streams: int) -> tuple[bytes, int]:
-        """The key and the first nonce of `num_streams` streams that no other call will get."""
+        """The key and the first nonce of `num_streams` streams that no other call will get.
+
+        The key has 16 bytes, and the nonces stay below 2^63.
+        """
 
     @abc.abstractmethod
     def spawn(self, name: str) -> "NoiseGenerator":

@@ -9,10 +9,10 @@ PACKAGE = Path(__file__).parents[1] / "psac"
 # A module may import from those above it.
 ORDER = [
     "_compiling",
-    "_noise_loops",
     "_torch_threads",
     "locking",
     "randomness",
+    "_noise_loops",
     "sampling",
     "loading",
     "clipping",

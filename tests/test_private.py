@@ -640,7 +640,7 @@ def test_the_count_of_the_adaptive_scale_is_noisy():
             private.backward(private.model(x))
             private.optimizer.step()
         scales.add(private.scale)
-    assert len(scales) == 5
+    assert len(scales) > 2  # Noise that lets the count exceed the batch is cut off.
 
 
 def test_the_adaptive_scale_does_not_change_with_physical_batches():
