@@ -165,6 +165,188 @@ void psac_convolution(const float *inputs, const float *grads, float *kept, doub
     }
 }
 
+/* --- Gram of pixels, for stride one: sum over p, q of <g_p, g_q> <patch_p, patch_q> -------------
+ * where <patch_p, patch_q> is the sum over kernel offsets d of <x_{p+d}, x_{q+d}>.  Pixels and
+ * output positions lie on one grid, so that an offset is one distance in memory; masks leave out
+ * what lies beyond the image.  Channels stay outermost, in panels of SPAN places.  Of both Gram
+ * matrices only blocks on and above the diagonal are formed, the second never stored. */
+
+typedef int32_t mask __attribute__((vector_size(4 * W), aligned(4), may_alias));
+enum { SPAN = 3 * W, BLOCK = W / 2 };
+#define LANE(k, s) k
+
+typedef struct {
+    int64_t width, pixels, outputs; /* of the grid; places on it up to whole panels */
+    int64_t offsets, reach;         /* of the kernel; the largest distance that one can be */
+} Grid;
+
+static int64_t whole(int64_t count, int64_t unit) { return (count + unit - 1) / unit * unit; }
+
+static Grid grid(const Geometry *s) {
+    int64_t width = s->width > s->out_width ? s->width : s->out_width;
+    int64_t rows = s->pad_height + s->kernel_height * s->dilation_height;
+    int64_t columns = s->pad_width + s->kernel_width * s->dilation_width;
+    return (Grid){width, whole(s->height * width, SPAN), whole(s->out_height * width, SPAN),
+                  s->kernel_height * s->kernel_width, rows * width + columns};
+}
+
+/* How many numbers of scratch memory a thread needs. */
+int64_t psac_pixels_scratch(const Geometry *s) {
+    Grid t = grid(s);
+    return s->channels * t.pixels + s->out_channels * t.outputs + t.offsets * t.outputs +
+           t.pixels * t.pixels + 2 * (t.reach + SPAN) + t.pixels + t.outputs;
+}
+
+/* masks[d][p]: whether offset d of position p lies in the image; shifts[d]: how far it is. */
+static void outline(const Geometry *s, const Grid *t, int64_t *shifts, int32_t *masks) {
+    memset(masks, 0, sizeof(int32_t) * t->offsets * t->outputs);
+    for (int64_t d = 0; d < t->offsets; d++, masks += t->outputs) {
+        int64_t down = d / s->kernel_width * s->dilation_height - s->pad_height;
+        int64_t right = d % s->kernel_width * s->dilation_width - s->pad_width;
+        shifts[d] = down * t->width + right;
+        for (int64_t y = 0; y < s->out_height; y++)
+            for (int64_t x = 0; x < s->out_width; x++)
+                masks[y * t->width + x] = -(y + down >= 0 && y + down < s->height &&
+                                            x + right >= 0 && x + right < s->width);
+    }
+}
+
+/* [channels, height, width] to [places / SPAN, channels, SPAN] */
+static void pack(const float *x, int64_t channels, int64_t height, int64_t width, int64_t grid_width,
+                 int64_t places, float *line, float *out) {
+    memset(line, 0, sizeof(float) * places);
+    for (int64_t c = 0; c < channels; c++) {
+        for (int64_t y = 0; y < height; y++, x += width)
+            memcpy(line + y * grid_width, x, sizeof(float) * width);
+        for (int64_t q = 0; q < places; q += SPAN)
+            memcpy(out + q * channels + c * SPAN, line + q, sizeof(float) * SPAN);
+    }
+}
+
+INLINE void products_of(const float *a, const float *b, int64_t channels, float *out, int64_t row,
+                        int vectors) {
+    vec sums[BLOCK][3];
+    memset(sums, 0, sizeof sums);
+    for (int64_t c = 0; c < channels; c++, a += SPAN, b += SPAN) {
+        vec y[3];
+        for (int v = 0; v < vectors; v++) y[v] = *(const vec *)(b + v * W);
+        for (int i = 0; i < BLOCK; i++)
+            for (int v = 0; v < vectors; v++) sums[i][v] += a[i] * y[v];
+    }
+    for (int i = 0; i < BLOCK; i++)
+        for (int v = 0; v < vectors; v++) *(vec *)(out + i * row + v * W) = sums[i][v];
+}
+
+/* One function for each number of vectors, as above. */
+#define PRODUCTS(name, vectors)                                                                    \
+    static void name(const float *a, const float *b, int64_t channels, float *out, int64_t row) {  \
+        products_of(a, b, channels, out, row, vectors);                                            \
+    }
+PRODUCTS(products_by_one, 1)
+PRODUCTS(products_by_two, 2)
+PRODUCTS(products_by_three, 3)
+
+typedef struct {
+    int64_t p, q, from, to; /* BLOCK rows from p; of the panel at q, these vectors */
+} Block;
+
+/* The next block on or above the diagonal, row by row in each panel. */
+static int next(Block *k, int64_t places) {
+    k->p += BLOCK;
+    if (k->p >= k->q + SPAN || k->p >= places) k->p = 0, k->q += SPAN;
+    k->from = k->p > k->q ? (k->p - k->q) / W : 0;
+    k->to = k->q + SPAN <= places ? 3 : (places - k->q + W - 1) / W;
+    return k->q < places;
+}
+
+static void form(const Block *k, const float *packed, int64_t channels, float *out, int64_t row) {
+    const float *a = packed + k->p / SPAN * SPAN * channels + k->p % SPAN;
+    const float *b = packed + k->q * channels + k->from * W;
+    int64_t vectors = k->to - k->from;
+    (vectors == 3 ? products_by_three : vectors == 2 ? products_by_two : products_by_one)(
+        a, b, channels, out + k->from * W, row);
+}
+
+typedef struct {
+    const float *pixels; /* Gram matrix of pixels, in rows of so many */
+    int64_t row, offsets, outputs;
+    const int64_t *shifts;
+    const int32_t *masks;
+} Shifted;
+
+/* Adds <g_p, g_q> <patch_p, patch_q> over a row of a block, for q beyond p. */
+INLINE vec beyond(const Shifted *s, const float *grads, int64_t p, int64_t q, int vectors) {
+    vec sums[3], sum = {0};
+    memset(sums, 0, sizeof sums);
+    const int32_t *masks = s->masks;
+    for (int64_t d = 0; d < s->offsets; d++, masks += s->outputs) {
+        if (!masks[p]) continue;
+        const float *at = s->pixels + (p + s->shifts[d]) * s->row + q + s->shifts[d];
+        for (int v = 0; v < vectors; v++)
+            sums[v] += (vec)(*(const mask *)(at + v * W) & *(const mask *)(masks + q + v * W));
+    }
+    const mask lanes = {LANES(LANE, 0)};
+    for (int v = 0; v < vectors; v++) {
+        vec z = sums[v] * *(const vec *)(grads + v * W);
+        sum += (vec)((mask)z & (lanes > (int32_t)(p - q - v * W)));
+    }
+    return sum;
+}
+
+static vec rows_beyond(const Shifted *s, const Block *k, const float *grads) {
+    vec sum = {0};
+    int64_t q = k->q + k->from * W, vectors = k->to - k->from;
+    grads += k->from * W;
+    for (int64_t p = k->p; p < k->p + BLOCK && p < s->outputs; p++, grads += SPAN)
+        sum += vectors == 3   ? beyond(s, grads, p, q, 3)
+               : vectors == 2 ? beyond(s, grads, p, q, 2)
+                              : beyond(s, grads, p, q, 1);
+    return sum;
+}
+
+/* The same for q = p. */
+static double diagonal(const Shifted *s, const Block *k, const float *grads) {
+    double sum = 0;
+    for (int64_t p = k->p > k->q ? k->p : k->q; p < k->p + BLOCK && p < k->q + SPAN; p++) {
+        double patch = 0;
+        for (int64_t d = 0; d < s->offsets; d++)
+            if (s->masks[d * s->outputs + p]) patch += s->pixels[(p + s->shifts[d]) * (s->row + 1)];
+        sum += patch * grads[(p - k->p) * SPAN + p - k->q];
+    }
+    return sum;
+}
+
+/* inputs [n, groups, channels, height, width], grads [n, groups, out_channels, out positions];
+ * squares and mass as of psac_gram; shifts and scratch are memory of this thread. */
+void psac_pixels(const float *inputs, const float *grads, double *squares, double *mass,
+                 const Geometry *s, int64_t *shifts, float *scratch, int64_t first, int64_t last) {
+    Grid t = grid(s);
+    int64_t pixels = s->height * t.width, outputs = s->out_height * t.width;
+    float *x = scratch, *g = x + s->channels * t.pixels, *line = g + s->out_channels * t.outputs;
+    int32_t *masks = (int32_t *)(line + t.pixels + t.outputs);
+    float *gram = (float *)masks + t.offsets * t.outputs + t.reach + SPAN;
+    Shifted shifted = {gram, t.pixels, t.offsets, t.outputs, shifts, masks};
+    float products[BLOCK * SPAN];
+    outline(s, &t, shifts, masks);
+    for (int64_t n = first; n < last; n++) {
+        squares[n] = mass[n] = 0;
+        for (int64_t h = n * s->groups; h < (n + 1) * s->groups; h++) {
+            pack(inputs + h * s->channels * s->height * s->width, s->channels, s->height, s->width,
+                 t.width, t.pixels, line, x);
+            pack(grads + h * s->out_channels * s->out_height * s->out_width, s->out_channels,
+                 s->out_height, s->out_width, t.width, t.outputs, line, g);
+            for (Block k = {-BLOCK, 0, 0, 0}; next(&k, pixels);)
+                form(&k, x, s->channels, gram + k.p * t.pixels + k.q, t.pixels);
+            for (Block k = {-BLOCK, 0, 0, 0}; next(&k, outputs);) {
+                form(&k, g, s->out_channels, products, SPAN);
+                squares[n] += 2 * total(rows_beyond(&shifted, &k, products));
+                if (k.p + BLOCK > k.q) mass[n] += diagonal(&shifted, &k, products);
+            }
+        }
+        squares[n] += mass[n];
+    }
+}
+
 typedef struct {
     const float *start;
     int64_t sample, row, width; /* distances between samples and rows; numbers in a row */

@@ -61,14 +61,17 @@ class Loops:
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self._convolution, self._gram = library.psac_convolution, library.psac_gram
+        self._pixels, self._pixels_scratch = library.psac_pixels, library.psac_pixels_scratch
         self._layer_norm, self._group_norm = library.psac_layer_norm, library.psac_group_norm
         part = [size] * 2  # of the samples: the first, and the one after the last
         self._convolution.argtypes = [pointer] * 7 + part
+        self._pixels.argtypes = [pointer] * 7 + part
+        self._pixels_scratch.argtypes, self._pixels_scratch.restype = [pointer], size
         self._gram.argtypes = [pointer] * 2 + [size] + [pointer] * 2 + part
         self._layer_norm.argtypes = [pointer] * 4 + [size, pointer, size] + part
         self._group_norm.argtypes = [pointer] * 4 + [size] * 3 + [pointer, size] + part
-        for function in (self._convolution, self._gram, self._layer_norm, self._group_norm):
-            function.restype = None
+        self._convolution.restype = self._pixels.restype = self._gram.restype = None
+        self._layer_norm.restype = self._group_norm.restype = None
         library.psac_lanes.restype = size
         self.lanes = int(library.psac_lanes())
 
@@ -101,6 +104,25 @@ class Loops:
 
         shared_out(work, len(inputs))
         return squares.to(inputs.dtype)
+
+    def pixels(self, inputs: Tensor, grad: Tensor, geometry: Geometry) -> tuple[Tensor, Tensor]:
+        """Squared norms [n] of weight gradients of stride one, and their diagonal part."""
+        inputs, grad = inputs.contiguous(), grad.contiguous()
+        squares, mass = torch.empty(2, len(inputs), dtype=torch.float64)
+        numbers = (size * 15)(*geometry.flat())
+        needed = self._pixels_scratch(numbers)
+
+        def work(take: Callable[[], tuple[int, int] | None]) -> None:
+            shifts = (size * math.prod(geometry.kernel))()
+            scratch = torch.empty(needed, dtype=torch.float32)
+            while (part := take()) is not None:
+                self._pixels(
+                    inputs.data_ptr(), grad.data_ptr(), squares.data_ptr(), mass.data_ptr(),
+                    numbers, shifts, scratch.data_ptr(), *part,
+                )  # fmt: skip
+
+        shared_out(work, len(inputs))
+        return squares.to(inputs.dtype), mass.to(inputs.dtype)
 
     def gram(self, left_npl: Tensor, right_npr: Tensor) -> tuple[Tensor, Tensor]:
         """Squared norms [n] of sum over p of left[n, p] x right[n, p], and their diagonal part."""

@@ -31,7 +31,6 @@ from torch import Tensor
 
 from ..contributions import Budget, Dense, slices, square_sum, wide
 from ..layout import Layout
-from ..loops import loops
 from .arrival import Arrival, Contributions
 from .plane import Plane
 
@@ -140,20 +139,25 @@ class Patches:
         if self.is_plane():
             plane = Plane(self)
             q = plane.num_pixels()
-            compiled = loops()
-            if compiled is not None and compiled.serves(self.inputs, self.grad):
+            compiled = plane.compiled()
+            if compiled is not None:
                 lanes = compiled.padded(r)
-                rate = 110 if lanes > compiled.lanes else 65
+                rate = 150 if lanes > compiled.lanes else 75
                 direct = groups * (p * lanes / 3 + p * l * lanes / rate)
                 forming["direct norms"] = direct + ordinary
                 keeping["direct products"] = direct + groups * l * lanes / 4
             forming["gram of patches"] = groups * (p * p * (l + r) / 100 + p * l / 3) + ordinary
             keeping["unfolded products"] = groups * (p * l / 2 + p * l * r / 130 + l * r / 5)
+            if plane.loops_for_pixels() is not None:
+                products = (q * q * c + p * p * r) / 250 + k * p * p / 100
+                copies = (max(q, 48) * c + max(p, 48) * r) / 6
+                forming["gram of pixels"] = groups * (products + copies) + ordinary
             if plane.shifts_line_up():
                 planes = math.prod(self.settings.stride)
-                adds = k / planes * p * p / 8
-                products = q * q * c * planes / 100 + p * p * r / 100 + SMALL_PRODUCTS
-                forming["gram of pixels"] = groups * (products + adds) + ordinary
+                if "gram of pixels" not in forming:
+                    adds = k / planes * p * p / 8
+                    products = q * q * c * planes / 100 + p * p * r / 100 + SMALL_PRODUCTS
+                    forming["gram of pixels"] = groups * (products + adds) + ordinary
                 if planes == 1:
                     small = 1 + 8 / min(c, r)  # narrow products run at a fraction of the rate
                     keeping["shifted products"] = groups * (q * l * r / 130 * small + l * r / 5)

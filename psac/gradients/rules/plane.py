@@ -102,9 +102,16 @@ class Plane:
         formed = budget.empty(shape, self.inputs)
         return compiled.convolution(self.inputs, self.grad, geometry, formed), formed
 
-    @staticmethod
-    def _compiled() -> Loops:
-        compiled = loops()
+    def compiled(self) -> Loops | None:
+        """The loops, where they serve."""
+        found = loops()
+        return found if found is not None and found.serves(self.inputs, self.grad) else None
+
+    def loops_for_pixels(self) -> Loops | None:
+        return self.compiled() if self.stride == (1, 1) else None
+
+    def _compiled(self) -> Loops:
+        compiled = self.compiled()
         assert compiled is not None, "chosen only where there are compiled loops"
         return compiled
 
@@ -128,6 +135,9 @@ class Plane:
 
         Patches are had from inner products of pixels.
         """
+        compiled = self.loops_for_pixels()
+        if compiled is not None:
+            return self.guarded(*compiled.pixels(self.inputs, self.grad, self._geometry()))
         (height, width), (oh, ow) = self.sizes(), self.out
         first, *others = self.offsets()
         norms, mass = [], []
