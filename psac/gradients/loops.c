@@ -6,12 +6,12 @@
 #include <string.h>
 
 #if defined(__AVX512F__)
-enum { W = 16, LINES = 12, LEFT = 4, RIGHT = 4 };
+enum { W = 16, LINES = 12, FEW = 4, LEFT = 4, RIGHT = 4 };
 #define LANES(F, s)                                                                                \
     F(0, s), F(1, s), F(2, s), F(3, s), F(4, s), F(5, s), F(6, s), F(7, s), F(8, s), F(9, s),      \
         F(10, s), F(11, s), F(12, s), F(13, s), F(14, s), F(15, s)
 #else
-enum { W = 8, LINES = 6, LEFT = 2, RIGHT = 4 };
+enum { W = 8, LINES = 6, FEW = 2, LEFT = 2, RIGHT = 4 };
 #define LANES(F, s) F(0, s), F(1, s), F(2, s), F(3, s), F(4, s), F(5, s), F(6, s), F(7, s)
 #endif
 typedef float vec __attribute__((vector_size(4 * W), aligned(4), may_alias));
@@ -42,7 +42,8 @@ typedef struct {
 } Geometry;
 
 INLINE double lines(const float *x, const Geometry *s, int64_t row, const int64_t *offsets,
-                    const float *g, int64_t g_width, float *out, int count, int vectors) {
+                    const float *g, int64_t g_width, float *out, int64_t wanted, int count,
+                    int vectors) {
     vec sums[LINES][2];
     memset(sums, 0, sizeof sums);
     int64_t column = s->stride_width;
@@ -67,7 +68,7 @@ INLINE double lines(const float *x, const Geometry *s, int64_t row, const int64_
                     sums[k][v] += at[offsets[k]] * *(const vec *)(g + v * W);
     }
     vec squares = {0};
-    for (int k = 0; k < count; k++)
+    for (int k = 0; k < count && k < wanted; k++)
         for (int v = 0; v < vectors; v++) {
             squares += sums[k][v] * sums[k][v];
             if (out) *(vec *)(out + k * g_width + v * W) = sums[k][v];
@@ -75,42 +76,46 @@ INLINE double lines(const float *x, const Geometry *s, int64_t row, const int64_
     return total(squares);
 }
 
-/* One function for each size of tile, so that its loops are unrolled. */
+/* One function for each size of tile, so that its loops are unrolled; of the lines of the last, only
+ * some are wanted. */
 #define TILE(name, count, vectors)                                                                 \
     static double name(const float *x, const Geometry *s, int64_t row, const int64_t *offsets,     \
-                       const float *g, int64_t g_width, float *out) {                              \
-        return lines(x, s, row, offsets, g, g_width, out, count, vectors);                         \
+                       const float *g, int64_t g_width, float *out, int64_t wanted) {              \
+        return lines(x, s, row, offsets, g, g_width, out, wanted, count, vectors);                 \
     }
 TILE(lines_by_two, LINES, 2)
 TILE(lines_by_one, LINES, 1)
-TILE(line_by_two, 1, 2)
-TILE(line_by_one, 1, 1)
+TILE(few_by_two, FEW, 2)
+TILE(few_by_one, FEW, 1)
 
-/* 4 x 4 numbers at a time. */
+/* 4 x 4 numbers at a time, of so few positions that what is written stays in the cache. */
 static void transpose(const float *g, int64_t channels, int64_t positions, float *out,
                       int64_t width) {
-    int64_t o = 0;
-    for (; o + 4 <= channels; o += 4) {
-        const float *at = g + o * positions;
-        int64_t p = 0;
-        for (; p + 4 <= positions; p += 4) {
-            four a = *(const four *)(at + p), b = *(const four *)(at + positions + p);
-            four c = *(const four *)(at + 2 * positions + p);
-            four d = *(const four *)(at + 3 * positions + p);
-            four ab = SHUFFLE(a, b, 0, 4, 1, 5), cd = SHUFFLE(c, d, 0, 4, 1, 5);
-            four ef = SHUFFLE(a, b, 2, 6, 3, 7), gh = SHUFFLE(c, d, 2, 6, 3, 7);
-            float *to = out + p * width + o;
-            *(four *)to = SHUFFLE(ab, cd, 0, 1, 4, 5);
-            *(four *)(to + width) = SHUFFLE(ab, cd, 2, 3, 6, 7);
-            *(four *)(to + 2 * width) = SHUFFLE(ef, gh, 0, 1, 4, 5);
-            *(four *)(to + 3 * width) = SHUFFLE(ef, gh, 2, 3, 6, 7);
+    enum { NEAR = 32 };
+    for (int64_t start = 0; start < positions; start += NEAR) {
+        int64_t end = start + NEAR < positions ? start + NEAR : positions, o = 0;
+        for (; o + 4 <= channels; o += 4) {
+            const float *at = g + o * positions;
+            int64_t p = start;
+            for (; p + 4 <= end; p += 4) {
+                four a = *(const four *)(at + p), b = *(const four *)(at + positions + p);
+                four c = *(const four *)(at + 2 * positions + p);
+                four d = *(const four *)(at + 3 * positions + p);
+                four ab = SHUFFLE(a, b, 0, 4, 1, 5), cd = SHUFFLE(c, d, 0, 4, 1, 5);
+                four ef = SHUFFLE(a, b, 2, 6, 3, 7), gh = SHUFFLE(c, d, 2, 6, 3, 7);
+                float *to = out + p * width + o;
+                *(four *)to = SHUFFLE(ab, cd, 0, 1, 4, 5);
+                *(four *)(to + width) = SHUFFLE(ab, cd, 2, 3, 6, 7);
+                *(four *)(to + 2 * width) = SHUFFLE(ef, gh, 0, 1, 4, 5);
+                *(four *)(to + 3 * width) = SHUFFLE(ef, gh, 2, 3, 6, 7);
+            }
+            for (; p < end; p++)
+                for (int k = 0; k < 4; k++) out[p * width + o + k] = at[k * positions + p];
         }
-        for (; p < positions; p++)
-            for (int k = 0; k < 4; k++) out[p * width + o + k] = at[k * positions + p];
+        for (; o < width; o++)
+            for (int64_t p = start; p < end; p++)
+                out[p * width + o] = o < channels ? g[o * positions + p] : 0;
     }
-    for (; o < width; o++)
-        for (int64_t p = 0; p < positions; p++)
-            out[p * width + o] = o < channels ? g[o * positions + p] : 0;
 }
 
 static void pad(const float *x, const Geometry *s, int64_t height, int64_t width, float *out) {
@@ -126,18 +131,19 @@ static double weight_gradient(const float *x, const Geometry *s, int64_t row, in
     double squares = 0;
     for (int64_t o = 0; o < g_width; o += 2 * W) {
         int two = o + W < g_width;
-        for (int64_t k = 0, many; k < num_lines; k += many ? LINES : 1) {
-            many = k + LINES <= num_lines;
-            squares += (many ? two ? lines_by_two : lines_by_one : two ? line_by_two : line_by_one)(
-                x, s, row, offsets + k, g + o, g_width, out ? out + k * g_width + o : 0);
+        for (int64_t k = 0, many; k < num_lines; k += many ? LINES : FEW) {
+            many = k + 2 * FEW < num_lines;
+            squares += (many ? two ? lines_by_two : lines_by_one : two ? few_by_two : few_by_one)(
+                x, s, row, offsets + k, g + o, g_width, out ? out + k * g_width + o : 0,
+                num_lines - k);
         }
     }
     return squares;
 }
 
 /* inputs [n, groups, channels, height, width], grads [n, groups, out_channels, out positions];
- * kept [n, groups, l, out_channels up to a multiple of W] or null; offsets and scratch are memory
- * of this thread. */
+ * kept [n, groups, l, out_channels up to a multiple of W] or null; offsets [l + W] and scratch are
+ * memory of this thread. */
 void psac_convolution(const float *inputs, const float *grads, float *kept, double *squares,
                       const Geometry *s, int64_t *offsets, float *scratch, int64_t first,
                       int64_t last) {
@@ -147,6 +153,7 @@ void psac_convolution(const float *inputs, const float *grads, float *kept, doub
             for (int64_t j = 0; j < s->kernel_width; j++)
                 offsets[l++] =
                     (c * height + i * s->dilation_height) * width + j * s->dilation_width;
+    memset(offsets + l, 0, sizeof(int64_t) * LINES);
     int64_t positions = s->out_height * s->out_width, g_width = (s->out_channels + W - 1) / W * W;
     float *g = scratch, *padded = scratch + positions * g_width;
     for (int64_t n = first; n < last; n++) {

@@ -1,6 +1,7 @@
 """Norms of per-sample gradients by loops compiled from C (loops.c), where there is a compiler.
 
     convolution  forms a sample's weight gradient in the cache, takes its norm, keeps or drops it
+    pixels       the norm of a convolution's weight gradient, from inner products of pixels
     gram         the norm of a sum of outer products, from half of each symmetric Gram matrix
     layer_norm   sums over positions, of gradients and of their products with the inputs
     group_norm   the same, where positions stand last
@@ -52,6 +53,26 @@ class Geometry(NamedTuple):
     def lines(self) -> int:
         return self.channels * math.prod(self.kernel)
 
+    def shifts_line_up(self) -> bool:
+        """Whether a kernel offset is a shift of whole output positions.
+
+        If need be after taking strides apart.
+        """
+        return all(
+            s == 1 or (k % s == 0 and d == 1)
+            for k, s, d in zip(self.kernel, self.stride, self.dilation, strict=True)
+        )
+
+    def sizes(self) -> tuple[int, int]:
+        """Height and width of the padded input that outputs see, in steps of the stride."""
+        out = (self.out_height, self.out_width)
+        reach = [
+            (o - 1) * s + (k - 1) * d + 1
+            for o, s, k, d in zip(out, self.stride, self.kernel, self.dilation, strict=True)
+        ]
+        height, width = (-(-size // s) for size, s in zip(reach, self.stride, strict=True))
+        return height, width
+
     def flat(self) -> list[int]:
         return [*self[:7], *self.kernel, *self.stride, *self.padding, *self.dilation]
 
@@ -94,7 +115,7 @@ class Loops:
         needed = positions * self.padded(geometry.out_channels) + image
 
         def work(take: Callable[[], tuple[int, int] | None]) -> None:
-            offsets = (size * geometry.lines)()
+            offsets = (size * (geometry.lines + self.lanes))()
             scratch = torch.empty(needed, dtype=torch.float32)
             while (part := take()) is not None:
                 self._convolution(
@@ -228,11 +249,15 @@ def _agree(found: Loops) -> bool:
     geometry = Geometry(4, 9, 7, 4, 4, 7, 1, (3, 2), (2, 1), (0, 1), (1, 2))
     patches = F.unfold(inputs, (3, 2), dilation=(1, 2), padding=(0, 1), stride=(2, 1))
     formed = torch.matmul(patches, grad.flatten(2).transpose(1, 2))
+    beside = random(2, 4, 7, 7)  # a gradient where the stride is one
+    in_steps_of_one = geometry._replace(out_height=7, stride=(1, 1))
+    all_patches = F.unfold(inputs, (3, 2), dilation=(1, 2), padding=(0, 1))
     kept = random(2, 1, geometry.lines, found.padded(4))
     normalised = (right - mean.unsqueeze(-1)) * rstd.unsqueeze(-1)
     expected = {
         "norms": square_sum(formed),
         "formed": formed,
+        "pixels": square_sum(torch.matmul(all_patches, beside.flatten(2).transpose(1, 2))),
         "gram": square_sum(torch.matmul(left.transpose(1, 2), right)),
         "layer norm": torch.stack([right.sum(1), (right * normalised).sum(1)]),
         "group norm": torch.stack([right.sum(2), (right * normalised).sum(2)]),
@@ -240,6 +265,7 @@ def _agree(found: Loops) -> bool:
     given = {
         "norms": found.convolution(inputs, grad, geometry, kept),
         "formed": kept[:, 0, :, :4],
+        "pixels": found.pixels(inputs, beside, in_steps_of_one)[0],
         "gram": found.gram(left, right)[0],
         "layer norm": found.layer_norm(right, right, mean, rstd),
         "group norm": found.group_norm(right, right, mean, rstd),
