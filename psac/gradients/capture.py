@@ -26,6 +26,8 @@ from .rules.arrival import Arrival
 # What gradients that are kept may add to the memory of a step: a share of the activations that it
 # holds anyway.
 BUDGET_SHARE = 0.3
+# The same for buffers that are held from one step to the next.
+HELD_SHARE = 0.1
 MINIMAL_BUDGET = 2**20
 
 
@@ -38,7 +40,11 @@ class Captured:
         self.joints: list[tuple[tuple[str, ...], Joint | Across]] = []
         self.measured: list[tuple[tuple[str, ...], Tensor]] = []  # squared norms
         self.foreign_gradients: dict[int, Tensor] = {}
-        self.budget = Budget(MINIMAL_BUDGET + int(BUDGET_SHARE * plan.activation_bytes), plan.spare)
+        budget, held = (
+            MINIMAL_BUDGET + int(share * plan.activation_bytes)
+            for share in (BUDGET_SHARE, HELD_SHARE)
+        )
+        self.budget = Budget(budget, plan.spare, held)
         self.activation_bytes = 0
         self._reading = GraphExecGroup()
         self._arrived: set[int] = set()
