@@ -21,6 +21,7 @@ tensor([1., 0.])
 
 import dataclasses
 import difflib
+import functools
 import inspect
 import math
 import numbers
@@ -245,31 +246,51 @@ def safe_weights(rule: ClippingRule, norms: Tensor) -> Tensor:
     """
     bound = _positive(rule, "bound")
     (norms,) = _tensors(norms)
-    finite = norms.isfinite()
-    weights = _matching(norms, rule.weights(torch.where(finite, norms, 1.0)), rule)
-    wrong = finite & ~(weights >= 0)
-    if wrong.any():
+    finite = None if bool((norms.abs() < math.inf).all()) else norms.isfinite()
+    if finite is None:
+        weights = _matching(norms, rule.weights(norms), rule)
+    else:
+        weights = _matching(norms, rule.weights(torch.where(finite, norms, 1.0)), rule)
+        weights = torch.where(finite, weights, 0.0)
+    if not bool((weights >= 0).all()):
+        wrong = ~(weights >= 0)
         raise ValueError(
             f"{rule!r} gives the norm {norms[wrong][0].item():.6g} the weight "
             f"{weights[wrong][0].item():.6g}. Weights must be numbers >= 0: mend its weights()."
         )
-    return torch.where(finite, weights.minimum(_largest(bound, norms)), 0.0)
+    safe = weights.minimum(_largest(bound, norms))
+    return safe if finite is None else torch.where(finite, safe, 0.0)
 
 
 def _largest(bound: float, norms: Tensor) -> Tensor:
     """bound * (1 - SHRINK) / norms, rounded towards zero."""
-    info, zero = torch.finfo(norms.dtype), torch.zeros_like(norms)
-    limit = torch.full_like(norms, min(bound * (1 - SHRINK), info.max)).nextafter(zero)
+    zero, limit, smallest = _limits(bound, norms.dtype, norms.device)
+    return (limit / norms.clamp(min=smallest)).nextafter(zero)
+
+
+@functools.lru_cache
+@torch.inference_mode(False)  # what is remembered must serve everywhere
+def _limits(bound: float, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor, float]:
+    """Zero; bound * (1 - SHRINK), rounded towards it; the smallest norm that is believed."""
+    info, zero = torch.finfo(dtype), torch.zeros((), dtype=dtype, device=device)
+    limit = torch.full_like(zero, min(bound * (1 - SHRINK), info.max)).nextafter(zero)
     # Underflowing squares make tiny norms too small: with 1e10 parameters and denormals flushed, by
     # up to 1e5 * sqrt(tiny).  Below 1e8 * sqrt(tiny), 1e-11 in float32, a norm is not believed.
-    return (limit / norms.clamp(min=1e8 * math.sqrt(info.tiny))).nextafter(zero)
+    return zero, limit, 1e8 * math.sqrt(info.tiny)
 
 
 def _tensors(norms: Tensor, *settings: float) -> list[Tensor]:
     """The norms in float32 or better, and the settings as tensors within the range of that type."""
-    norms = norms.to(torch.promote_types(norms.dtype, torch.float32))
-    info = torch.finfo(norms.dtype)
-    return [norms, *(norms.new_full((), min(max(s, info.tiny), info.max)) for s in settings)]
+    if norms.dtype is not torch.float32:
+        norms = norms.to(torch.promote_types(norms.dtype, torch.float32))
+    return [norms, *(_setting(value, norms.dtype, norms.device) for value in settings)]
+
+
+@functools.lru_cache
+@torch.inference_mode(False)
+def _setting(value: float, dtype: torch.dtype, device: torch.device) -> Tensor:
+    info = torch.finfo(dtype)
+    return torch.full((), min(max(value, info.tiny), info.max), dtype=dtype, device=device)
 
 
 def _matching(norms: Tensor, weights: object, rule: ClippingRule) -> Tensor:

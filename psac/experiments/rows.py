@@ -111,7 +111,7 @@ TABLE2: dict[str, Row] = {
                 "batch_size": 2048,
                 "epochs": 40,
             },
-            learning_rates=(2.0, 4.0, 8.0),
+            learning_rates=(2.0, 4.0, 8.0, 16.0),
         ),
         Row(
             name="mnist",

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import GraphExecGroup
 
-from .cluster import Across, Joint
+from .cluster import Across, Alone, Joint
 from .contributions import Budget, Contribution, Dense
 from .errors import CannotAssign, OutsideTheTape
 from .graph import Graph
@@ -37,7 +37,7 @@ class Captured:
     def __init__(self, graph: Graph, plan: Plan, num_samples: int, at_once: bool = True):
         self.graph, self.plan, self.num_samples, self.at_once = graph, plan, num_samples, at_once
         self.found: dict[tuple[int, int], Contribution] = {}
-        self.joints: list[tuple[tuple[str, ...], Joint | Across]] = []
+        self.joints: list[tuple[tuple[str, ...], Alone | Joint | Across]] = []
         self.measured: list[tuple[tuple[str, ...], Tensor]] = []  # squared norms
         self.foreign_gradients: dict[int, Tensor] = {}
         budget, held = (
@@ -88,9 +88,14 @@ class Captured:
         uses = {use: self.found.pop(use) for use in cluster.uses if use in self.found}
         if not uses:
             return
-        self._add(Joint(self.graph, cluster, uses, self.num_samples), self.plan, cluster.parameters)
+        if cluster.alone is not None:
+            (part,) = uses.values()
+            joint: Alone | Joint = Alone(cluster, part)
+        else:
+            joint = Joint(self.graph, cluster, uses, self.num_samples)
+        self._add(joint, self.plan, cluster.parameters)
 
-    def _add(self, joint: Joint | Across, plan: Plan, names: tuple[str, ...]) -> None:
+    def _add(self, joint: Alone | Joint | Across, plan: Plan, names: tuple[str, ...]) -> None:
         self.measured.append((names, joint.norms_squared(self.budget)))
         plan.methods[names] = joint.method
         self.joints.append((names, joint))

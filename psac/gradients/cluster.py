@@ -23,7 +23,30 @@ from torch import Tensor
 from .contributions import Budget, Contribution, Dense, Lookup, Outer, slices, square_sum, wide
 from .graph import Edge, Graph
 from .plan import TRANSPOSES, WHOLE, Cluster
+from .ragged import Ragged
 from .rules.generic import pull_back
+
+
+class Alone:
+    """A parameter with one use, which holds it whole: most are."""
+
+    def __init__(self, cluster: Cluster, part: Contribution):
+        assert cluster.alone is not None
+        (self.name,) = cluster.parameters
+        self.part = in_parameter_space(part, cluster.alone)
+
+    @property
+    def method(self) -> str:
+        return self.part.method
+
+    def norms_squared(self, budget: Budget) -> Tensor:
+        return self.part.norms_squared(budget)
+
+    def weighted_sums(self, weights: Tensor) -> dict[str, Tensor]:
+        return {self.name: self.part.weighted_sum(weights)}
+
+    def zero_samples(self, samples: Tensor) -> None:
+        self.part.zero_samples(samples)
 
 
 class Joint:
@@ -41,7 +64,7 @@ class Joint:
         groups: dict[Edge, list[Contribution]] = defaultdict(list)
         for (number, k), part in found.items():
             groups[graph.children[number][k]].append(part)
-        self.whole = all(way in ("itself", "transposed") for way in cluster.ways.values())
+        self.whole = cluster.whole
         if self.whole:
             (leaf,) = self.leaves.values()
             turned = [
@@ -231,7 +254,9 @@ class Sum:
 def in_parameter_space(part: Contribution, way: str) -> Contribution:
     if way == "itself":
         return part
-    return part.transposed() if isinstance(part, Outer) else Dense(part.dense().transpose(1, 2))
+    if isinstance(part, (Outer, Ragged)):
+        return part.transposed()
+    return Dense(part.dense().transpose(1, 2))
 
 
 def joined(parts: Sequence[Contribution]) -> Contribution:
@@ -239,8 +264,11 @@ def joined(parts: Sequence[Contribution]) -> Contribution:
 
     Side by side along positions where they are alike.
     """
+    if len(parts) == 1:
+        return parts[0]
     alike: dict[object, list[Contribution]] = defaultdict(list)
     for part in parts:
+        part = part.outer if isinstance(part, Ragged) else part
         alike[(type(part), part.left.shape[1]) if isinstance(part, Outer) else type(part)].append(
             part
         )

@@ -9,6 +9,8 @@ dearer, and answers three questions:
 
     Dense    holds them.
     Outer    a sum over positions p of left[n, p, :] x right[n, p, :] (every matrix product).
+    Bias     a sum over positions of the output gradients of an Outer.
+    Ragged   an Outer of which some positions add nothing (in ragged.py).
     Lookup   rows of a table: gradient[n, index[n, p], :] += values[n, p, :] (embeddings).
     Patches  a convolution's weight (in convolution.py).
 
@@ -31,8 +33,10 @@ from .loops import Loops, loops
 # How many bytes a temporary may take; per-sample gradients and Gram matrices are formed in slices
 # below it.
 TEMPORARY_BYTES = 8 * 2**20
-# A buffer that stays in the cache while rows are scaled and multiplied.
+# A buffer that stays in the cache while patches are copied and multiplied.
 SCRATCH_BYTES = 2**20
+# Rows that are scaled before they are multiplied: enough that the product runs at its full rate.
+SCALED_BYTES = 4 * 2**20
 # Of the mass that a Gram form adds up, what must be left for float32 to hold the norm to 1e-4.
 CANCELLATION = 2e-3
 
@@ -78,14 +82,14 @@ class Budget:
     So many bytes, from `spare` buffers of earlier ones. Buffers go back with `give_back`, those
     that fit into `held` bytes: new memory costs more time than what is written into it, but what is
     held stands beside all activations of the next step. The budget also remembers the Gram matrices
-    of inputs that several operations read (query, key and value of attention).
+    of the last inputs, which several operations may read (query, key and value of attention).
     """
 
     def __init__(self, num_bytes: int, spare: list[Tensor] | None = None, held: int = 0):
         self.left, self._held = num_bytes, held
         self._spare = [] if spare is None else spare
         self._lent: list[Tensor] = []
-        self._grams: dict[tuple, tuple[Tensor, Tensor]] = {}
+        self._last: dict[str, tuple[tuple, Tensor, Tensor]] = {}
         self._squares: dict[tuple, tuple[Tensor, Tensor]] = {}
 
     def allows(self, kept: int, replaced: int) -> bool:
@@ -127,7 +131,7 @@ class Budget:
 
     def forget(self) -> None:
         """Norms are there: what was remembered for them would only hold memory."""
-        self._grams, self._squares = {}, {}
+        self._last, self._squares = {}, {}
 
     def row_squares(self, values: Tensor) -> Tensor:
         """Squared norms of the rows; an output gradient is asked for by a weight and its bias."""
@@ -137,12 +141,16 @@ class Budget:
             self._squares[key] = values, square_sum(wide(values).reshape(-1, width))
         return self._squares[key][1]
 
-    def gram(self, inputs_nhpl: Tensor) -> Tensor:
-        key = (inputs_nhpl.data_ptr(), inputs_nhpl.shape, inputs_nhpl.stride())
-        if key not in self._grams:
-            # the tensor is held, so that its address stays its own
-            self._grams[key] = (inputs_nhpl, gram(inputs_nhpl))
-        return self._grams[key][1]
+    def once(
+        self, what: str, inputs: Tensor, make: Callable[[], Tensor], *more: object
+    ) -> tuple[Tensor, bool]:
+        """What `make` gives for these inputs, and whether it was made for the operation before."""
+        key = (inputs.data_ptr(), inputs.shape, inputs.stride(), *more)
+        if what in self._last and self._last[what][0] == key:
+            return self._last[what][2], True
+        # the tensor is held, so that its address stays its own
+        self._last[what] = key, inputs, make()
+        return self._last[what][2], False
 
 
 class Dense:
@@ -169,6 +177,30 @@ class Dense:
         self.values[samples] = 0
 
 
+class Bias(Dense):
+    """gradient[n] = sum over p of rows[n, p, :]: what is added where an `Outer` is.
+
+    It is formed when it is first asked for, unless that `Outer` has done so on its way.
+    """
+
+    def __init__(self, rows_npr: Tensor):
+        self._rows: Tensor | None = rows_npr
+        self._values: Tensor | None = None
+        self.num_samples = len(rows_npr)
+
+    @property
+    def values(self) -> Tensor:
+        if self._rows is not None:
+            rows = wide(self._rows)
+            self.values = rows.squeeze(1) if rows.shape[1] == 1 else rows.sum(1)
+        assert self._values is not None
+        return self._values
+
+    @values.setter
+    def values(self, values_nr: Tensor) -> None:
+        self._values, self._rows = values_nr, None
+
+
 class Outer:
     """gradient[n, h] = sum over p of left[n, h, p, :] x right[n, h, p, :].
 
@@ -184,8 +216,10 @@ class Outer:
     ):
         self.left, self.right = drop_zero_rows(left_nhpl, right_nhpr)
         self.shape, self.num_samples = shape, len(left_nhpl)
-        # which side is an input that other operations may read too; None if it was copied
-        self.inputs_are_left: bool | None = inputs_are_left if self.left is left_nhpl else None
+        self.inputs_are_left = inputs_are_left is not False
+        # whether the inputs are what other operations may read too
+        self.shared = inputs_are_left is not None and self.left is left_nhpl
+        self.bias: Bias | None = None
         self.kept: Dense | None = None
         self.method = "not measured"
 
@@ -194,10 +228,14 @@ class Outer:
         turned = object.__new__(Outer)
         turned.left, turned.right, turned.shape = self.right, self.left, self.shape[::-1]
         turned.kept, turned.method, turned.num_samples = None, self.method, self.num_samples
-        turned.inputs_are_left = (
-            not self.inputs_are_left if self.inputs_are_left is not None else None
-        )
+        turned.bias, turned.shared = self.bias, self.shared
+        turned.inputs_are_left = not self.inputs_are_left
         return turned
+
+    def with_bias(self) -> Bias:
+        """The bias that is added to the product of which this is the right factor's gradient."""
+        self.bias = Bias(self.right.squeeze(1))
+        return self.bias
 
     def norms_squared(self, budget: Budget) -> Tensor:
         (n, h, p, l), r = self.left.shape, self.right.shape[-1]
@@ -237,18 +275,37 @@ class Outer:
         norms, mass = [], []
         compiled = self._compiled()
         if compiled is not None:
-            found = compiled.gram(self.left.squeeze(1), self.right.squeeze(1))
+            found = self._compiled_gram(compiled, budget)
             return self.guarded(*found, lambda samples: square_sum(self.dense(samples)))
         parts = slices(n, 2 * h * p * p * 4)
-        shared = budget.gram if budget is not None and len(parts) == 1 else gram
+        inputs, grads = self.sides()
         for s in parts:
-            left = (shared if self.inputs_are_left is True else gram)(self.left[s])
-            right = (shared if self.inputs_are_left is False else gram)(self.right[s])
+            if self.shared and budget is not None and len(parts) == 1:
+                left, _ = budget.once("gram", inputs, lambda: gram(inputs))
+            else:
+                left = gram(inputs[s])
+            right = gram(grads[s])
             norms.append(torch.linalg.vecdot(rows(left), rows(right)))
             mass.append(diagonal_product(left, right))
         return self.guarded(
             torch.cat(norms), torch.cat(mass), lambda samples: square_sum(self.dense(samples))
         )
+
+    def sides(self) -> tuple[Tensor, Tensor]:
+        """Inputs and output gradients."""
+        return (self.left, self.right) if self.inputs_are_left else (self.right, self.left)
+
+    def _compiled_gram(self, compiled: Loops, budget: Budget | None) -> tuple[Tensor, Tensor]:
+        inputs, grads = (side.squeeze(1) for side in self.sides())
+        n, p, width = grads.shape
+        known, filled, numbers = None, False, compiled.gram_numbers(p)
+        if self.shared and budget is not None and 4 * n * numbers <= TEMPORARY_BYTES:
+            known, filled = budget.once("gram", inputs, lambda: inputs.new_empty(n, numbers))
+        sums = None if self.bias is None else grads.new_empty(n, width)
+        found = compiled.gram(inputs, grads, known, filled, sums)
+        if self.bias is not None and sums is not None:
+            self.bias.values = sums
+        return found
 
     @staticmethod
     def guarded(norms: Tensor, mass: Tensor, directly: Callable[[Tensor], Tensor]) -> Tensor:
@@ -265,8 +322,8 @@ class Outer:
         if self.kept is not None:
             return self.kept.weighted_sum(weights)
         left, right = wide(self.left), wide(self.right)
-        if left.shape[1] == 1:
-            product = self._in_blocks(left.squeeze(1), right.squeeze(1), weights.to(left.dtype))
+        if left.shape[1] == 1:  # no groups
+            product = self._all_rows(left.squeeze(1), right.squeeze(1), weights.to(left.dtype))
             return product.view(self.shape)
         right = right * weights.to(left.dtype).view(-1, 1, 1, 1)
         left_hlq = left.permute(1, 3, 0, 2).flatten(2)
@@ -274,28 +331,18 @@ class Outer:
         return torch.bmm(left_hlq, right_hqr).view(self.shape)
 
     @staticmethod
-    def _in_blocks(left_npl: Tensor, right_npr: Tensor, weights: Tensor) -> Tensor:
-        """One matrix product over all rows.
-
-        The narrower side is scaled block by block in a buffer that is reused.
-        """
+    def _all_rows(left_npl: Tensor, right_npr: Tensor, weights: Tensor) -> Tensor:
+        """One matrix product over all rows, in the order in which they lie in memory."""
         (n, p, l), r = left_npl.shape, right_npr.shape[-1]
-        outside = not left_npl.is_contiguous() and left_npl.transpose(0, 1).is_contiguous()
-        if outside:  # rows in the order in which they lie in memory
-            left_npl, right_npr = left_npl.transpose(0, 1), right_npr.transpose(0, 1)
-        left, right = left_npl.reshape(n * p, l), right_npr.reshape(n * p, r)
-        factor = weights.repeat(p) if outside else weights.repeat_interleave(p)
-        factor = factor.unsqueeze(1)
-        total = left.new_empty(l, r)
-        limit = SCRATCH_BYTES if left.device.type == "cpu" else TEMPORARY_BYTES
-        for k, s in enumerate(slices(n * p, 4 * min(l, r), limit)):
-            a, b = left[s], right[s]
-            if l < r:
-                a = torch.mul(a, factor[s], out=scratch(a))
-            else:
-                b = torch.mul(b, factor[s], out=scratch(b))
-            torch.mm(a.t(), b, out=total) if k == 0 else total.addmm_(a.t(), b)
-        return total
+        if p == 1:
+            left, right = left_npl.squeeze(1), right_npr.squeeze(1)
+        else:
+            outside = not left_npl.is_contiguous() and left_npl.transpose(0, 1).is_contiguous()
+            if outside:
+                left_npl, right_npr = left_npl.transpose(0, 1), right_npr.transpose(0, 1)
+            left, right = left_npl.reshape(n * p, l), right_npr.reshape(n * p, r)
+            weights = weights.repeat(p) if outside else weights.repeat_interleave(p)
+        return scaled_product(left, right, weights)
 
     def dense(self, samples: slice | Tensor = slice(None)) -> Tensor:
         if self.kept is not None:
@@ -366,6 +413,25 @@ def diagonal_product(left: Tensor, right: Tensor) -> Tensor:
     return (left.diagonal(dim1=-2, dim2=-1) * right.diagonal(dim1=-2, dim2=-1)).sum((1, 2))
 
 
+def scaled_product(left_ml: Tensor, right_mr: Tensor, weights_m: Tensor) -> Tensor:
+    """sum over m of weights[m] * left[m] x right[m].
+
+    The narrower side is scaled block by block in a buffer that is reused.
+    """
+    (m, l), r = left_ml.shape, right_mr.shape[1]
+    factor = weights_m.unsqueeze(1)
+    limit = SCALED_BYTES if left_ml.device.type == "cpu" else TEMPORARY_BYTES
+    total = None
+    for s in slices(m, 4 * min(l, r), limit):
+        a, b = left_ml[s], right_mr[s]
+        if l < r:
+            a = torch.mul(a, factor[s], out=scratch(a))
+        else:
+            b = torch.mul(b, factor[s], out=scratch(b))
+        total = torch.mm(a.t(), b) if total is None else total.addmm_(a.t(), b)
+    return left_ml.new_zeros(l, r) if total is None else total
+
+
 _buffers = threading.local()
 
 
@@ -389,10 +455,11 @@ def scratch(like: Tensor) -> Tensor:
 def drop_zero_rows(left_nhpl: Tensor, right_nhpr: Tensor) -> tuple[Tensor, Tensor]:
     """Leaves out positions whose output gradient is zero (padding).
 
-    Exact, and worth it from a quarter on.
+    Exact, and worth it from a quarter on. Where there are compiled loops, ragged.py does it.
     """
     n, h, p, _ = right_nhpr.shape
-    if h != 1 or p < 8:
+    compiled = loops()
+    if h != 1 or p < 8 or (compiled is not None and compiled.serves(left_nhpl, right_nhpr)):
         return left_nhpl, right_nhpr
     left, right = left_nhpl.squeeze(1), right_nhpr.squeeze(1)
     # a few features tell that most are alive

@@ -20,6 +20,7 @@ not seen before is proved before it counts (see planner.py), and so is the loss 
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
@@ -305,8 +306,9 @@ class Engine:
             if len(norms) == 1
             else (torch.stack(norms), torch.stack(weights))
         )
-        finite = torch.isfinite(self.norms).view(len(norms), n).all(0)
-        if not bool(finite.all()):  # in any group: the sample is dropped from all
+        if not bool((self.norms < math.inf).all()):
+            # not finite in any group: the sample is dropped from all
+            finite = torch.isfinite(self.norms).view(len(norms), n).all(0)
             captured.zero_samples(~finite)
             weights = [torch.where(finite, w, 0.0) for w in weights]
         scaled = [w * factor for w in weights]

@@ -380,65 +380,160 @@ INLINE vec totals(vec *v) {
     return v[0];
 }
 
-INLINE vec products(const float *a, const float *b, int64_t row, int64_t width, int left,
-                    int right) {
+typedef struct {
+    const float *a, *b;
+    int64_t row, width;
+    int left, right, whole; /* rows of a and of b; whether it fills all registers */
+} Tile;
+
+INLINE Tile tile(const Rows *m, const float *sample, int64_t p, int64_t q, int64_t positions) {
+    int left = positions - p < LEFT ? (int)(positions - p) : LEFT;
+    int right = positions - q < RIGHT ? (int)(positions - q) : RIGHT;
+    int whole = left == LEFT && right == RIGHT && m->width % W == 0;
+    return (Tile){sample + p * m->row, sample + q * m->row, m->row, m->width, left, right, whole};
+}
+
+INLINE vec some(const float *row, int64_t count) {
+    vec values = {0};
+    memcpy(&values, row, sizeof(float) * count);
+    return values;
+}
+
+INLINE void add_products(Tile t, int64_t k, int left, int right, vec *sums) {
+    vec y[RIGHT];
+    for (int j = 0; j < right; j++) y[j] = *(const vec *)(t.b + j * t.row + k);
+    for (int i = 0; i < left; i++) {
+        vec x = *(const vec *)(t.a + i * t.row + k);
+        for (int j = 0; j < right; j++) sums[i * RIGHT + j] += x * y[j];
+    }
+}
+
+/* sums[i * RIGHT + j] is the product of rows i and j, still spread over the lanes. */
+INLINE void products(Tile t, vec *sums) {
+    memset(sums, 0, sizeof(vec) * W);
+    for (int64_t k = 0; k < t.width; k += W) add_products(t, k, LEFT, RIGHT, sums);
+}
+
+static vec inner_of_part(Tile t) {
     vec sums[W];
     memset(sums, 0, sizeof sums);
-    int64_t k = 0;
-    for (; k + W <= width; k += W) {
-        vec y[RIGHT];
-        for (int j = 0; j < right; j++) y[j] = *(const vec *)(b + j * row + k);
-        for (int i = 0; i < left; i++) {
-            vec x = *(const vec *)(a + i * row + k);
-            for (int j = 0; j < right; j++) sums[i * RIGHT + j] += x * y[j];
-        }
-    }
-    for (; k < width; k++)
-        for (int i = 0; i < left; i++)
-            for (int j = 0; j < right; j++)
-                sums[i * RIGHT + j][0] += a[i * row + k] * b[j * row + k];
+    int64_t k = 0, rest = t.width % W;
+    for (; k < t.width - rest; k += W) add_products(t, k, t.left, t.right, sums);
+    for (int i = 0; i < t.left; i++)
+        for (int j = 0; j < t.right; j++)
+            sums[i * RIGHT + j] += some(t.a + i * t.row + k, rest) * some(t.b + j * t.row + k, rest);
     return totals(sums);
 }
 
-static vec whole_tile(const float *a, const float *b, int64_t row, int64_t width) {
-    return products(a, b, row, width, LEFT, RIGHT);
+/* Lane i * RIGHT + j is the product of rows i and j. */
+static vec inner(Tile t) {
+    if (!t.whole) return inner_of_part(t);
+    vec sums[W];
+    products(t, sums);
+    return totals(sums);
 }
 
-static vec part_of_tile(const float *a, const float *b, int64_t row, int64_t width, int left,
-                        int right) {
-    return products(a, b, row, width, left, right);
+/* The same, times factors, added up; the sum over lanes is left to the end. */
+static vec inner_times(Tile t, const float *factors) {
+    if (!t.whole) return inner_of_part(t) * *(const vec *)factors;
+    vec sums[W], even = {0}, odd = {0};
+    products(t, sums);
+    for (int k = 0; k < W; k += 2) {
+        even += factors[k] * sums[k];
+        odd += factors[k + 1] * sums[k + 1];
+    }
+    return even + odd;
 }
 
-INLINE vec tile(const Rows *m, int64_t n, int64_t p, int64_t q, int left, int right) {
-    const float *a = m->start + n * m->sample + p * m->row;
-    const float *b = m->start + n * m->sample + q * m->row;
-    return left == LEFT && right == RIGHT ? whole_tile(a, b, m->row, m->width)
-                                          : part_of_tile(a, b, m->row, m->width, left, right);
+/* How many numbers `known` holds for a sample. */
+int64_t psac_gram_numbers(int64_t positions) {
+    int64_t tiles = 0;
+    for (int64_t q = 0; q < positions; q += RIGHT) {
+        int64_t rows = q + RIGHT < positions ? q + RIGHT : positions;
+        tiles += (rows + LEFT - 1) / LEFT;
+    }
+    return tiles * W;
 }
 
-/* squares[n] is the sum, mass[n] its diagonal: what it would be without cancellation. */
-void psac_gram(const Rows *a, const Rows *b, int64_t positions, double *squares, double *mass,
+static void add_rows(const Rows *b, const float *sample, int64_t positions, float *restrict sums) {
+    memset(sums, 0, sizeof(float) * b->width);
+    for (int64_t p = 0; p < positions; p++) {
+        const float *restrict row = sample + p * b->row;
+        for (int64_t k = 0; k < b->width; k++) sums[k] += row[k];
+    }
+}
+
+/* Where the rows of a sample begin: at starts[n] if samples have different numbers of them. */
+static const float *sample_of(const Rows *m, int64_t n, const int64_t *starts) {
+    return m->start + (starts ? starts[n] * m->row : n * m->sample);
+}
+
+/* squares[n] is the sum, mass[n] its diagonal: what it would be without cancellation.
+ * starts, if not null, are n + 1 numbers of rows, and positions is the largest of their distances;
+ * known, if not null, takes the inner products of a, or has them if `filled`; sums, if not null,
+ * takes [n, width of b], the sums of the rows of b. */
+void psac_gram(const Rows *a, const Rows *b, int64_t positions, const int64_t *starts,
+               double *squares, double *mass, float *known, int64_t filled, float *sums,
                int64_t first, int64_t last) {
+    int64_t numbers = psac_gram_numbers(positions);
     for (int64_t n = first; n < last; n++) {
+        const float *its_a = sample_of(a, n, starts), *its_b = sample_of(b, n, starts);
+        float own[W], *at = known ? known + n * numbers : own;
         squares[n] = mass[n] = 0;
+        if (starts) positions = starts[n + 1] - starts[n];
+        if (sums) add_rows(b, its_b, positions, sums + n * b->width);
         for (int64_t q = 0; q < positions; q += RIGHT) {
-            int right = positions - q < RIGHT ? (int)(positions - q) : RIGHT;
             vec above = {0};
-            for (int64_t p = 0; p < q + right; p += LEFT) {
-                int left = positions - p < LEFT ? (int)(positions - p) : LEFT;
-                vec z = tile(a, n, p, q, left, right) * tile(b, n, p, q, left, right);
+            for (int64_t p = 0; p < q + RIGHT && p < positions; p += LEFT, at += known ? W : 0) {
+                Tile other = tile(b, its_b, p, q, positions);
+                if (!filled) *(vec *)at = inner(tile(a, its_a, p, q, positions));
                 if (p + LEFT <= q) {
-                    above += z;
+                    above += inner_times(other, at);
                     continue;
                 }
-                for (int i = 0; i < left; i++)
-                    for (int j = 0; j < right; j++)
+                vec z = *(const vec *)at * inner(other);
+                for (int i = 0; i < other.left; i++)
+                    for (int j = 0; j < other.right; j++)
                         if (p + i < q + j) above[0] += z[i * RIGHT + j];
                         else if (p + i == q + j) mass[n] += z[i * RIGHT + j];
             }
             squares[n] += 2 * total(above);
         }
         squares[n] += mass[n];
+    }
+}
+
+/* --- Rows that are not all zero ----------------------------------------------------------------- */
+
+static int is_zero(const float *row, int64_t width) {
+    for (int64_t k = 0; k < width; k += 4 * W) {
+        int64_t end = k + 4 * W < width ? k + 4 * W : width;
+        uint32_t any = 0, bits;
+        for (int64_t i = k; i < end; i++) {
+            memcpy(&bits, row + i, sizeof bits);
+            any |= bits << 1; /* without the sign */
+        }
+        if (any) return 0;
+    }
+    return 1;
+}
+
+void psac_alive(const Rows *m, int64_t positions, uint8_t *alive, int64_t first, int64_t last) {
+    for (int64_t n = first; n < last; n++)
+        for (int64_t p = 0; p < positions; p++)
+            alive[n * positions + p] = !is_zero(m->start + n * m->sample + p * m->row, m->width);
+}
+
+/* Copies those that are alive; the first of sample n becomes row starts[n] of `to`. */
+void psac_gather(const Rows *m, int64_t positions, const uint8_t *alive, const int64_t *starts,
+                 float *to, int64_t first, int64_t last) {
+    for (int64_t n = first; n < last; n++) {
+        float *next = to + starts[n] * m->width;
+        for (int64_t p = 0; p < positions; p++) {
+            if (!alive[n * positions + p]) continue;
+            memcpy(next, m->start + n * m->sample + p * m->row, sizeof(float) * m->width);
+            next += m->width;
+        }
     }
 }
 

@@ -88,11 +88,19 @@ class Loops:
         self._convolution.argtypes = [pointer] * 7 + part
         self._pixels.argtypes = [pointer] * 7 + part
         self._pixels_scratch.argtypes, self._pixels_scratch.restype = [pointer], size
-        self._gram.argtypes = [pointer] * 2 + [size] + [pointer] * 2 + part
+        self._gram.argtypes = [pointer] * 2 + [size] + [pointer] * 4 + [size, pointer] + part
+        self._alive, self._gather = library.psac_alive, library.psac_gather
+        self._alive.argtypes = [pointer, size, pointer, *part]
+        self._gather.argtypes = [pointer, size] + [pointer] * 3 + part
         self._layer_norm.argtypes = [pointer] * 4 + [size, pointer, size] + part
         self._group_norm.argtypes = [pointer] * 4 + [size] * 3 + [pointer, size] + part
-        self._convolution.restype = self._pixels.restype = self._gram.restype = None
-        self._layer_norm.restype = self._group_norm.restype = None
+        for function in (
+            self._convolution, self._pixels, self._gram, self._alive, self._gather,
+            self._layer_norm, self._group_norm,
+        ):  # fmt: skip
+            function.restype = None
+        self._gram_numbers = library.psac_gram_numbers
+        self._gram_numbers.argtypes, self._gram_numbers.restype = [size], size
         library.psac_lanes.restype = size
         self.lanes = int(library.psac_lanes())
 
@@ -145,19 +153,74 @@ class Loops:
         shared_out(work, len(inputs))
         return squares.to(inputs.dtype), mass.to(inputs.dtype)
 
-    def gram(self, left_npl: Tensor, right_npr: Tensor) -> tuple[Tensor, Tensor]:
-        """Squared norms [n] of sum over p of left[n, p] x right[n, p], and their diagonal part."""
+    def gram(
+        self,
+        left_npl: Tensor,
+        right_npr: Tensor,
+        known: Tensor | None = None,
+        filled: bool = False,
+        sums_nr: Tensor | None = None,
+        starts: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Squared norms [n] of sum over p of left[n, p] x right[n, p], and their diagonal part.
+
+        `known`, of `gram_numbers` for each sample, takes the inner products of the left side, or
+        has them already (`filled`). `sums_nr` takes the sums of the right side over positions.
+        With `starts`, sides are [1, m, ...], and sample n has the rows starts[n] to starts[n + 1].
+        """
         n, p, _ = left_npl.shape
+        if starts is not None:
+            n, p = len(starts) - 1, int(starts.diff().max())
         squares, mass = torch.empty(2, n, dtype=torch.float64)
         left_npl, right_npr = with_rows(left_npl), with_rows(right_npr)
         first, second = rows(left_npl), rows(right_npr)
+        begins, tiles, sums = (
+            None if t is None else t.data_ptr() for t in (starts, known, sums_nr)
+        )
 
         def work(take: Callable[[], tuple[int, int] | None]) -> None:
             while (part := take()) is not None:
-                self._gram(first, second, p, squares.data_ptr(), mass.data_ptr(), *part)
+                self._gram(
+                    first, second, p, begins, squares.data_ptr(), mass.data_ptr(), tiles, filled,
+                    sums, *part,
+                )  # fmt: skip
 
         shared_out(work, n)
-        return squares.to(left_npl.dtype), mass.to(left_npl.dtype)
+        return squares.float(), mass.float()
+
+    def gram_numbers(self, positions: int) -> int:
+        """How many numbers the inner products of a sample's positions take."""
+        return int(self._gram_numbers(positions))
+
+    def alive(self, values_npk: Tensor) -> Tensor:
+        """[n, p], one where a row is not all zero."""
+        n, p, _ = values_npk.shape
+        values_npk = with_rows(values_npk)
+        first = rows(values_npk)
+        found = torch.empty(n, p, dtype=torch.uint8)
+
+        def work(take: Callable[[], tuple[int, int] | None]) -> None:
+            while (part := take()) is not None:
+                self._alive(first, p, found.data_ptr(), *part)
+
+        shared_out(work, n)
+        return found
+
+    def gather(self, values_npk: Tensor, alive_np: Tensor, starts: Tensor) -> Tensor:
+        """[m, k]: the rows that are alive, one sample after another, which begin at `starts`."""
+        n, p, width = values_npk.shape
+        values_npk = with_rows(values_npk)
+        first = rows(values_npk)
+        found = torch.empty(int(starts[-1]), width, dtype=torch.float32)
+
+        def work(take: Callable[[], tuple[int, int] | None]) -> None:
+            while (part := take()) is not None:
+                self._gather(
+                    first, p, alive_np.data_ptr(), starts.data_ptr(), found.data_ptr(), *part
+                )
+
+        shared_out(work, n)
+        return found
 
     def layer_norm(
         self, grad_npk: Tensor, inputs_npk: Tensor, mean_np: Tensor, rstd_np: Tensor
@@ -238,13 +301,13 @@ def loops() -> Loops | None:
 
 
 def _agree(found: Loops) -> bool:
-    """Tried on sizes that fill no tile."""
+    """Tried on sizes that fill some tiles and others not."""
     generator = torch.Generator().manual_seed(0)
 
     def random(*shape: int) -> Tensor:
         return torch.randn(shape, generator=generator, dtype=torch.float32)
 
-    left, right, mean, rstd = random(3, 7, 5), random(3, 7, 37), random(3, 7), random(3, 7)
+    left, right, mean, rstd = random(3, 9, 32), random(3, 9, 37), random(3, 9), random(3, 9)
     inputs, grad = random(2, 4, 9, 7), random(2, 4, 4, 7)
     geometry = Geometry(4, 9, 7, 4, 4, 7, 1, (3, 2), (2, 1), (0, 1), (1, 2))
     patches = F.unfold(inputs, (3, 2), dilation=(1, 2), padding=(0, 1), stride=(2, 1))
@@ -253,12 +316,20 @@ def _agree(found: Loops) -> bool:
     in_steps_of_one = geometry._replace(out_height=7, stride=(1, 1))
     all_patches = F.unfold(inputs, (3, 2), dilation=(1, 2), padding=(0, 1))
     kept = random(2, 1, geometry.lines, found.padded(4))
+    known, sums = random(3, found.gram_numbers(9)), random(3, 37)
+    sparse = left * (random(3, 9, 1) > 0)
+    alive = found.alive(sparse)
+    starts = torch.cat([torch.zeros(1), alive.sum(1).cumsum(0)]).long()
+    gathered = [found.gather(side, alive, starts).unsqueeze(0) for side in (sparse, right)]
     normalised = (right - mean.unsqueeze(-1)) * rstd.unsqueeze(-1)
     expected = {
         "norms": square_sum(formed),
         "formed": formed,
         "pixels": square_sum(torch.matmul(all_patches, beside.flatten(2).transpose(1, 2))),
         "gram": square_sum(torch.matmul(left.transpose(1, 2), right)),
+        "gram of known products": square_sum(torch.matmul(left.transpose(1, 2), left)),
+        "sums": right.sum(1),
+        "gram of some": square_sum(torch.matmul(sparse.transpose(1, 2), right)),
         "layer norm": torch.stack([right.sum(1), (right * normalised).sum(1)]),
         "group norm": torch.stack([right.sum(2), (right * normalised).sum(2)]),
     }
@@ -266,7 +337,10 @@ def _agree(found: Loops) -> bool:
         "norms": found.convolution(inputs, grad, geometry, kept),
         "formed": kept[:, 0, :, :4],
         "pixels": found.pixels(inputs, beside, in_steps_of_one)[0],
-        "gram": found.gram(left, right)[0],
+        "gram": found.gram(left, right, known, False, sums)[0],
+        "gram of known products": found.gram(left, left, known, True)[0],
+        "sums": sums,
+        "gram of some": found.gram(gathered[0], gathered[1], starts=starts)[0],
         "layer norm": found.layer_norm(right, right, mean, rstd),
         "group norm": found.group_norm(right, right, mean, rstd),
     }

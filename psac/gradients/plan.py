@@ -16,6 +16,7 @@ over samples) is refused.
 
 from __future__ import annotations
 
+import functools
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -81,6 +82,17 @@ class Cluster:
     sources: tuple[Edge, ...]
     uses: tuple[tuple[int, int], ...]  # (node number, input number)
     ways: dict[Edge, str]  # "itself", "transposed", "isometric", "general"
+
+    @functools.cached_property
+    def whole(self) -> bool:
+        """Whether every source is the parameter, all of it."""
+        return all(way in ("itself", "transposed") for way in self.ways.values())
+
+    @functools.cached_property
+    def alone(self) -> str | None:
+        """How its only use holds its only parameter whole."""
+        (way, *others) = self.ways.values()
+        return way if self.whole and not others and len(self.uses) == 1 else None
 
 
 @dataclass
@@ -283,7 +295,7 @@ def explain(
 ) -> list[Layout]:
     n = len(factors)
     possible = list(layouts.candidates(dim, draft.part.shape(edge)[dim], n))
-    if before is None or after is None:
+    if before is None or after is None or not after.numel():
         return possible
     tolerance = 1e-3 if before.dtype in (torch.float32, torch.float64) else 0.1
     # a sample may have no finite gradient; what is compared is the rest

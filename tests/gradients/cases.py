@@ -91,6 +91,54 @@ rows(
     65,
     3,
 )
+
+
+class Constant(nn.Module):
+    """An output that depends on a parameter, beside a layer that may have nothing to do."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer, self.offset = layer, nn.Parameter(torch.ones(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x).sum(1)[:, :2] + self.offset
+
+
+class Projections(nn.Module):
+    """Three layers read one tensor, and are wide enough for Gram sums."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.query, self.key, self.value = (nn.Linear(96, 96) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(self.query(x), self.key(x), self.value(x))
+
+
+rows(
+    "attention_projections_read_one_input",
+    lambda: nn.Sequential(nn.Linear(8, 96), Projections(), nn.Linear(96, 2)),
+    3,
+    12,
+    8,
+)
+
+
+class Padded(nn.Module):
+    """Most positions count for nothing, for each sample others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(8, 96), nn.Tanh(), Projections(), nn.Linear(96, 80))
+        self.tied = nn.Linear(80, 80)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.body(x)
+        return (self.tied(hidden) + self.tied(hidden.tanh())) * (x[..., :1] > 0.7)
+
+
+rows("padded_positions", Padded, 5, 24, 8)
+rows("linear_on_no_positions", lambda: Constant(nn.Linear(4, 3)), 5, 0, 4)
 rows(
     "as_many_positions_as_samples",
     lambda: nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4)),

@@ -126,7 +126,12 @@ def test_a_gram_of_pixels_that_cancels_is_formed_directly(monkeypatch):
 
 
 @needs_a_compiler
-@given(samples=small, positions=st.integers(1, 11), left=st.integers(1, 70), right=small)
+@given(
+    samples=small,
+    positions=st.integers(1, 11),
+    left=st.sampled_from([1, 5, 16, 31, 32, 48, 70]),
+    right=st.sampled_from([1, 2, 3, 4, 16, 32]),
+)
 def test_gram_sums_equal_the_norm_of_the_product_however_rows_lie(samples, positions, left, right):
     first, second = torch.randn(samples, positions, left), torch.randn(positions, samples, right)
     second = second.transpose(0, 1)  # batch second, as some recurrent models have it
@@ -135,6 +140,34 @@ def test_gram_sums_equal_the_norm_of_the_product_however_rows_lie(samples, posit
     torch.testing.assert_close(norms, product.flatten(1).square().sum(1), rtol=1e-4, atol=1e-4)
     diagonal = first.square().sum(2) * second.square().sum(2)
     torch.testing.assert_close(mass, diagonal.sum(1), rtol=1e-4, atol=1e-4)
+    known = torch.empty(samples, compiled.gram_numbers(positions))
+    for filled in (False, True):
+        again = compiled.gram(first, second, known, filled, sums := torch.empty(samples, right))
+        assert torch.equal(torch.stack(again), torch.stack([norms, mass]))
+        torch.testing.assert_close(sums, second.sum(1), rtol=1e-4, atol=1e-4)
+
+
+@needs_a_compiler
+@given(
+    alive=st.lists(st.lists(st.booleans(), min_size=6, max_size=6), min_size=1, max_size=4),
+    left=st.sampled_from([1, 5, 16, 70]),
+    right=st.sampled_from([1, 3, 16, 100]),
+)
+def test_rows_that_are_zero_are_left_out_and_nothing_else(alive, left, right):
+    expected = torch.tensor(alive, dtype=torch.uint8)
+    inputs, grads = torch.randn(len(alive), 6, left), torch.randn(len(alive), 6, right)
+    grads = torch.where(expected.bool().unsqueeze(-1), grads, -0.0)
+    grads[..., :-1] *= torch.rand(()) > 0.5  # all but the last number of a row may be zero
+    assert torch.equal(compiled.alive(grads), expected)
+    starts = torch.cat([torch.zeros(1), expected.sum(1).cumsum(0)]).long()
+    gathered = [compiled.gather(side, expected, starts) for side in (inputs, grads)]
+    assert torch.equal(gathered[0], inputs[expected.bool()])
+    sums = torch.empty(len(alive), right)
+    first, second = (side.unsqueeze(0) for side in gathered)
+    norms, mass = compiled.gram(first, second, sums_nr=sums, starts=starts)
+    for found, whole in zip((norms, mass), compiled.gram(inputs, grads), strict=True):
+        torch.testing.assert_close(found, whole, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(sums, grads.sum(1), rtol=1e-4, atol=1e-4)
 
 
 @needs_a_compiler
@@ -183,10 +216,14 @@ def test_the_default_dtype_plays_no_part():
 @needs_a_compiler
 def test_loops_that_miscount_are_not_trusted(monkeypatch):
     assert loops._agree(compiled)
-    for name in ("gram", "pixels", "layer_norm", "group_norm", "convolution"):
+    for name in ("gram", "pixels", "gather", "layer_norm", "group_norm", "convolution"):
         true = getattr(loops.Loops, name)
+
+        def miscounting(*given, true=true, **named):
+            return 1.01 * torch.stack([*true(*given, **named)])
+
         with monkeypatch.context() as patch:
-            patch.setattr(loops.Loops, name, lambda *a, t=true: 1.01 * torch.stack([*t(*a)]))
+            patch.setattr(loops.Loops, name, miscounting)
             assert not loops._agree(compiled)
 
 

@@ -45,4 +45,4 @@ def contributions(arrival: Arrival) -> Contributions:
     with arrival.reading:
         found = (rule(arrival) if rule else None) or {}
     missing = [k for k in arrival.inputs if k not in found]
-    return found | (generic.generic(arrival, missing) if missing else {})
+    return found | generic.generic(arrival, missing) if missing else found

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 from torch.utils.checkpoint import GraphExecGroup
@@ -15,8 +14,7 @@ from ..layout import Layout
 Contributions = dict[int, Contribution]
 
 
-@dataclass(frozen=True)
-class Arrival:
+class Arrival(NamedTuple):
     """One node and the gradients of its outputs.
 
     `inputs` are the numbers of the inputs (of shapes `shapes`) that hold parameters and no samples.

@@ -11,6 +11,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from ..contributions import Contribution, Outer
+from ..ragged import Ragged, without_zero_rows
 from .arrival import Arrival, Contributions
 from .broadcast import reduced
 
@@ -36,8 +37,14 @@ def baddbmm(arrival: Arrival) -> Contributions | None:
 
 
 def with_bias(arrival: Arrival, found: Contributions) -> Contributions:
-    if 0 in arrival.inputs:
-        found[0] = reduced(arrival, arrival.grad, 0)
+    if 0 not in arrival.inputs:
+        return found
+    weight, grad = found.get(2), arrival.grad
+    whole = grad.dim() == 2 and arrival.layout.dim == 0 and arrival.shapes[0] == grad.shape[1:]
+    if whole and isinstance(weight, (Outer, Ragged)):
+        found[0] = weight.with_bias()
+    else:
+        found[0] = reduced(arrival, grad, 0)
     return found
 
 
@@ -77,4 +84,4 @@ def outer(
         left_nhp, right_nhp = left_np.unsqueeze(1), right_np.unsqueeze(1)
     else:  # [n, p, h, features]: groups stand before positions
         left_nhp, right_nhp = left_np.transpose(1, 2), right_np.transpose(1, 2)
-    return Outer(left_nhp, right_nhp, arrival.shapes[number], inputs_are_left)
+    return without_zero_rows(Outer(left_nhp, right_nhp, arrival.shapes[number], inputs_are_left))
