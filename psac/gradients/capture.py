@@ -26,9 +26,9 @@ from .rules.arrival import Arrival
 # What gradients that are kept may add to the memory of a step: a share of the activations that it
 # holds anyway.
 BUDGET_SHARE = 0.3
-# The same for buffers that are held from one step to the next.
-HELD_SHARE = 0.1
 MINIMAL_BUDGET = 2**20
+# What may be held from one step to the next: it stands beside all activations.
+HELD_BYTES = 2**20
 
 
 class Captured:
@@ -40,11 +40,8 @@ class Captured:
         self.joints: list[tuple[tuple[str, ...], Alone | Joint | Across]] = []
         self.measured: list[tuple[tuple[str, ...], Tensor]] = []  # squared norms
         self.foreign_gradients: dict[int, Tensor] = {}
-        budget, held = (
-            MINIMAL_BUDGET + int(share * plan.activation_bytes)
-            for share in (BUDGET_SHARE, HELD_SHARE)
-        )
-        self.budget = Budget(budget, plan.spare, held)
+        allowed = MINIMAL_BUDGET + int(BUDGET_SHARE * plan.activation_bytes)
+        self.budget = Budget(allowed, plan.spare, HELD_BYTES)
         self.activation_bytes = 0
         self._reading = GraphExecGroup()
         self._arrived: set[int] = set()
