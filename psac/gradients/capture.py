@@ -27,6 +27,8 @@ from .rules.arrival import Arrival
 # holds anyway.
 BUDGET_SHARE = 0.3
 MINIMAL_BUDGET = 2**20
+# What may be held from one step to the next: it stands beside all activations.
+HELD_BYTES = 2**20
 
 
 class Captured:
@@ -38,7 +40,8 @@ class Captured:
         self.joints: list[tuple[tuple[str, ...], Alone | Joint | Across]] = []
         self.measured: list[tuple[tuple[str, ...], Tensor]] = []  # squared norms
         self.foreign_gradients: dict[int, Tensor] = {}
-        self.budget = Budget(MINIMAL_BUDGET + int(BUDGET_SHARE * plan.activation_bytes), plan.spare)
+        allowed = MINIMAL_BUDGET + int(BUDGET_SHARE * plan.activation_bytes)
+        self.budget = Budget(allowed, plan.spare, HELD_BYTES)
         self.activation_bytes = 0
         self._reading = GraphExecGroup()
         self._arrived: set[int] = set()

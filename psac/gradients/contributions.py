@@ -79,13 +79,14 @@ def slices(total: int, bytes_each: int, limit: int = TEMPORARY_BYTES) -> list[sl
 class Budget:
     """Memory for gradients that are kept in one backward.
 
-    So many bytes, from `spare` buffers of earlier ones. Buffers go back with `give_back`; new
-    memory costs more time than what is written into it. The budget also remembers the Gram matrices
+    So many bytes, from `spare` buffers of earlier ones. Buffers go back with `give_back`, those
+    that fit into `held` bytes: new memory costs more time than what is written into it, but what is
+    held stands beside all activations of the next step. The budget also remembers the Gram matrices
     of the last inputs, which several operations may read (query, key and value of attention).
     """
 
-    def __init__(self, num_bytes: int, spare: list[Tensor] | None = None):
-        self.left = num_bytes
+    def __init__(self, num_bytes: int, spare: list[Tensor] | None = None, held: int = 0):
+        self.left, self._held = num_bytes, held
         self._spare = [] if spare is None else spare
         self._lent: list[Tensor] = []
         self._last: dict[str, tuple[tuple, Tensor, Tensor]] = {}
@@ -121,7 +122,11 @@ class Budget:
         return buffer[:size].view(*shape)
 
     def give_back(self) -> None:
-        self._spare.extend(self._lent)
+        room = self._held - sum(buffer.nbytes for buffer in self._spare)
+        for buffer in self._lent:
+            if buffer.nbytes <= room:
+                self._spare.append(buffer)
+                room -= buffer.nbytes
         self._lent = []
 
     def forget(self) -> None:

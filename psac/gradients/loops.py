@@ -1,6 +1,7 @@
 """Norms of per-sample gradients by loops compiled from C (loops.c), where there is a compiler.
 
     convolution  forms a sample's weight gradient in the cache, takes its norm, keeps or drops it
+    pixels       the norm of a convolution's weight gradient, from inner products of pixels
     gram         the norm of a sum of outer products, from half of each symmetric Gram matrix
     layer_norm   sums over positions, of gradients and of their products with the inputs
     group_norm   the same, where positions stand last
@@ -52,6 +53,26 @@ class Geometry(NamedTuple):
     def lines(self) -> int:
         return self.channels * math.prod(self.kernel)
 
+    def shifts_line_up(self) -> bool:
+        """Whether a kernel offset is a shift of whole output positions.
+
+        If need be after taking strides apart.
+        """
+        return all(
+            s == 1 or (k % s == 0 and d == 1)
+            for k, s, d in zip(self.kernel, self.stride, self.dilation, strict=True)
+        )
+
+    def sizes(self) -> tuple[int, int]:
+        """Height and width of the padded input that outputs see, in steps of the stride."""
+        out = (self.out_height, self.out_width)
+        reach = [
+            (o - 1) * s + (k - 1) * d + 1
+            for o, s, k, d in zip(out, self.stride, self.kernel, self.dilation, strict=True)
+        ]
+        height, width = (-(-size // s) for size, s in zip(reach, self.stride, strict=True))
+        return height, width
+
     def flat(self) -> list[int]:
         return [*self[:7], *self.kernel, *self.stride, *self.padding, *self.dilation]
 
@@ -61,9 +82,12 @@ class Loops:
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self._convolution, self._gram = library.psac_convolution, library.psac_gram
+        self._pixels, self._pixels_scratch = library.psac_pixels, library.psac_pixels_scratch
         self._layer_norm, self._group_norm = library.psac_layer_norm, library.psac_group_norm
         part = [size] * 2  # of the samples: the first, and the one after the last
         self._convolution.argtypes = [pointer] * 7 + part
+        self._pixels.argtypes = [pointer] * 7 + part
+        self._pixels_scratch.argtypes, self._pixels_scratch.restype = [pointer], size
         self._gram.argtypes = [pointer] * 2 + [size] + [pointer] * 4 + [size, pointer] + part
         self._alive, self._gather = library.psac_alive, library.psac_gather
         self._alive.argtypes = [pointer, size, pointer, *part]
@@ -71,8 +95,8 @@ class Loops:
         self._layer_norm.argtypes = [pointer] * 4 + [size, pointer, size] + part
         self._group_norm.argtypes = [pointer] * 4 + [size] * 3 + [pointer, size] + part
         for function in (
-            self._convolution, self._gram, self._alive, self._gather, self._layer_norm,
-            self._group_norm,
+            self._convolution, self._pixels, self._gram, self._alive, self._gather,
+            self._layer_norm, self._group_norm,
         ):  # fmt: skip
             function.restype = None
         self._gram_numbers = library.psac_gram_numbers
@@ -99,7 +123,7 @@ class Loops:
         needed = positions * self.padded(geometry.out_channels) + image
 
         def work(take: Callable[[], tuple[int, int] | None]) -> None:
-            offsets = (size * geometry.lines)()
+            offsets = (size * (geometry.lines + self.lanes))()
             scratch = torch.empty(needed, dtype=torch.float32)
             while (part := take()) is not None:
                 self._convolution(
@@ -109,6 +133,25 @@ class Loops:
 
         shared_out(work, len(inputs))
         return squares.to(inputs.dtype)
+
+    def pixels(self, inputs: Tensor, grad: Tensor, geometry: Geometry) -> tuple[Tensor, Tensor]:
+        """Squared norms [n] of weight gradients of stride one, and their diagonal part."""
+        inputs, grad = inputs.contiguous(), grad.contiguous()
+        squares, mass = torch.empty(2, len(inputs), dtype=torch.float64)
+        numbers = (size * 15)(*geometry.flat())
+        needed = self._pixels_scratch(numbers)
+
+        def work(take: Callable[[], tuple[int, int] | None]) -> None:
+            shifts = (size * math.prod(geometry.kernel))()
+            scratch = torch.empty(needed, dtype=torch.float32)
+            while (part := take()) is not None:
+                self._pixels(
+                    inputs.data_ptr(), grad.data_ptr(), squares.data_ptr(), mass.data_ptr(),
+                    numbers, shifts, scratch.data_ptr(), *part,
+                )  # fmt: skip
+
+        shared_out(work, len(inputs))
+        return squares.to(inputs.dtype), mass.to(inputs.dtype)
 
     def gram(
         self,
@@ -269,6 +312,9 @@ def _agree(found: Loops) -> bool:
     geometry = Geometry(4, 9, 7, 4, 4, 7, 1, (3, 2), (2, 1), (0, 1), (1, 2))
     patches = F.unfold(inputs, (3, 2), dilation=(1, 2), padding=(0, 1), stride=(2, 1))
     formed = torch.matmul(patches, grad.flatten(2).transpose(1, 2))
+    beside = random(2, 4, 7, 7)  # a gradient where the stride is one
+    in_steps_of_one = geometry._replace(out_height=7, stride=(1, 1))
+    all_patches = F.unfold(inputs, (3, 2), dilation=(1, 2), padding=(0, 1))
     kept = random(2, 1, geometry.lines, found.padded(4))
     known, sums = random(3, found.gram_numbers(9)), random(3, 37)
     sparse = left * (random(3, 9, 1) > 0)
@@ -279,6 +325,7 @@ def _agree(found: Loops) -> bool:
     expected = {
         "norms": square_sum(formed),
         "formed": formed,
+        "pixels": square_sum(torch.matmul(all_patches, beside.flatten(2).transpose(1, 2))),
         "gram": square_sum(torch.matmul(left.transpose(1, 2), right)),
         "gram of known products": square_sum(torch.matmul(left.transpose(1, 2), left)),
         "sums": right.sum(1),
@@ -289,6 +336,7 @@ def _agree(found: Loops) -> bool:
     given = {
         "norms": found.convolution(inputs, grad, geometry, kept),
         "formed": kept[:, 0, :, :4],
+        "pixels": found.pixels(inputs, beside, in_steps_of_one)[0],
         "gram": found.gram(left, right, known, False, sums)[0],
         "gram of known products": found.gram(left, left, known, True)[0],
         "sums": sums,

@@ -13,7 +13,7 @@ import psac
 from psac import _compiling
 from psac.gradients import contributions, loops
 from psac.gradients.loops import Geometry
-from psac.gradients.rules import convolution, normalization
+from psac.gradients.rules import convolution, normalization, plane
 from tests import oracles
 from tests.gradients.cases import CASES
 
@@ -59,6 +59,70 @@ def test_convolutions_equal_the_ordinary_weight_gradient_of_each_sample(
     formed = kept[..., :out_channels].transpose(2, 3).reshape(expected.shape)
     torch.testing.assert_close(formed, expected, rtol=1e-4, atol=1e-4)
     assert not kept[..., out_channels:].any()
+
+
+@needs_a_compiler
+@given(
+    samples=small,
+    groups=st.integers(1, 3),
+    channels=small,
+    out_channels=small,
+    kernel=pairs,
+    dilation=pairs,
+    padding=st.tuples(st.integers(0, 3), st.integers(0, 3)),
+    room=st.tuples(st.integers(0, 9), st.integers(0, 9)),
+)
+def test_grams_of_pixels_equal_the_norm_of_the_weight_gradient(
+    samples, groups, channels, out_channels, kernel, dilation, padding, room
+):
+    height, width = (d * (k - 1) + 1 + more for d, k, more in zip(dilation, kernel, room, strict=1))
+    inputs = torch.randn(samples, groups * channels, height, width)
+    weight = torch.randn(groups * out_channels, channels, *kernel)
+    settings = {"padding": padding, "dilation": dilation, "groups": groups}
+    grad = torch.randn_like(F.conv2d(inputs, weight, **settings))
+    geometry = Geometry(
+        channels, height, width, out_channels, *grad.shape[2:], groups,
+        kernel, (1, 1), padding, dilation,
+    )  # fmt: skip
+    norms, mass = compiled.pixels(inputs, grad, geometry)
+    expected = torch.stack(
+        [
+            torch.nn.grad.conv2d_weight(one[None], weight.shape, its_grad[None], **settings)
+            for one, its_grad in zip(inputs, grad, strict=True)
+        ]
+    )
+    torch.testing.assert_close(norms, expected.flatten(1).square().sum(1), rtol=1e-4, atol=1e-3)
+    patches = F.unfold(inputs.square(), kernel, dilation, padding).unflatten(1, (groups, -1)).sum(2)
+    squares = grad.square().flatten(2).unflatten(1, (groups, -1)).sum(2)
+    torch.testing.assert_close(mass, (patches * squares).sum((1, 2)), rtol=1e-4, atol=1e-3)
+
+
+@needs_a_compiler
+def test_a_gram_of_pixels_reads_no_memory_that_was_not_written():
+    """What a buffer held before shows in the norm of no sample."""
+    inputs, grad = torch.randn(2, 3, 11, 7), torch.randn(2, 5, 11, 7)
+    geometry = Geometry(3, 11, 7, 5, 11, 7, 1, (3, 3), (1, 1), (1, 1), (1, 1))
+    expected = compiled.pixels(inputs, grad, geometry)[0]
+    true = torch.empty
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch, "empty", lambda *a, **k: true(*a, **k).fill_(float("nan")))
+        found = compiled.pixels(inputs, grad, geometry)[0]
+    assert torch.equal(found, expected)
+
+
+@needs_a_compiler
+def test_a_gram_of_pixels_that_cancels_is_formed_directly(monkeypatch):
+    """Two positions whose patches are alike and whose gradients are opposite."""
+    monkeypatch.setattr(convolution, "cheapest", lambda *_: ("gram of pixels", None))
+    conv = nn.Conv2d(8, 8, 1, bias=False)
+    image = torch.randn(3, 8, 1, 1).expand(3, 8, 1, 2) + 1e-4 * torch.randn(3, 8, 1, 2)
+
+    def losses(model, batch):
+        return (model(batch) * torch.tensor([1.0, -1.0])).sum((1, 2, 3))
+
+    found = psac.per_sample_norms(conv, losses, image)
+    expected = 8**0.5 * (image[..., 0].double() - image[..., 1].double()).flatten(1).norm(dim=1)
+    torch.testing.assert_close(found.double(), expected, rtol=1e-4, atol=0)
 
 
 @needs_a_compiler
@@ -152,7 +216,7 @@ def test_the_default_dtype_plays_no_part():
 @needs_a_compiler
 def test_loops_that_miscount_are_not_trusted(monkeypatch):
     assert loops._agree(compiled)
-    for name in ("gram", "gather", "layer_norm", "group_norm", "convolution"):
+    for name in ("gram", "pixels", "gather", "layer_norm", "group_norm", "convolution"):
         true = getattr(loops.Loops, name)
 
         def miscounting(*given, true=true, **named):
@@ -174,7 +238,7 @@ def test_without_a_compiler_there_are_none(monkeypatch):
     "name", [name for name in CASES if any(word in name for word in ("conv", "linear", "norm"))]
 )
 def test_rules_do_without_the_loops(name, monkeypatch):
-    for module in (contributions, convolution, normalization):
+    for module in (contributions, plane, normalization):
         monkeypatch.setattr(module, "loops", lambda: None)
     torch.manual_seed(0)
     model, batch, loss_fn, take, n = CASES[name]()

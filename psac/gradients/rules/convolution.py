@@ -1,7 +1,7 @@
 """Convolutions of 1 to 3 dimensions, with stride, padding, dilation, groups, and transposed ones.
 
 Seven ways to the norms of per-sample weight gradients; which is cheapest depends on shapes
-(`choose`):
+(convolution_costs.py):
 
     direct products     compiled: formed one by one in the cache, and kept
     direct norms        compiled: formed one by one in the cache, and dropped
@@ -31,11 +31,9 @@ from torch import Tensor
 
 from ..contributions import Budget, Dense, slices, square_sum, wide
 from ..layout import Layout
-from ..loops import loops
 from .arrival import Arrival, Contributions
+from .convolution_costs import Sizes, cheapest
 from .plane import Plane
-
-SMALL_PRODUCTS = 4000.0  # nanoseconds that the Gram products of a sample take, however small
 
 
 def convolution(arrival: Arrival) -> Contributions | None:
@@ -100,67 +98,41 @@ class Patches:
         return self.inputs.nbytes + self.grad.nbytes
 
     def norms_squared(self, budget: Budget) -> Tensor:
-        self.method = self.choose(budget)
-        if self.method == "gram of pixels":
-            return Plane(self).gram_of_pixels()
-        if self.method == "gram of patches":
-            return Plane(self).gram_of_patches()
-        if self.method == "direct norms":
-            return Plane(self).direct_norms()
+        plane = Plane(self) if self.is_plane() else None
+        self.method = self.choose(plane, budget)
         if self.method == "formed in slices":
             size = math.prod(self.shape) * self.inputs.element_size()
             return torch.cat([square_sum(self.dense(s)) for s in slices(self.num_samples, size)])
-        if self.method == "direct products":
-            norms, formed = Plane(self).direct_products(budget)
+        if plane is None or self.method == "grouped":
+            self.kept = [Dense(self.dense())]
+        elif self.method == "gram of pixels":
+            return plane.gram_of_pixels()
+        elif self.method == "gram of patches":
+            return plane.gram_of_patches()
+        elif self.method == "direct norms":
+            return plane.direct_norms()
+        elif self.method == "direct products":
+            norms, formed = plane.direct_products(budget)
             self.kept, self.lanes = [Dense(formed)], formed.shape[-1]
             self.inputs = self.grad = self.inputs.new_empty(0)
             return norms
-        if self.method == "shifted products":
-            self.kept = [Dense(values) for values in Plane(self).shifted_products(budget)]
-        elif self.method == "unfolded products":
-            self.kept = [Dense(Plane(self).unfolded_products(budget=budget))]
+        elif self.method == "shifted products":
+            self.kept = [Dense(values) for values in plane.shifted_products(budget)]
         else:
-            self.kept = [Dense(self.dense())]
+            self.kept = [Dense(plane.unfolded_products(budget=budget))]
         self.inputs = self.grad = self.inputs.new_empty(0)
         return torch.stack([part.norms_squared(budget) for part in self.kept]).sum(0)
 
-    def choose(self, budget: Budget) -> str:
-        """The cheapest way that the memory budget allows.
-
-        Costs are nanoseconds a sample by rates measured on two cores.
-        """
-        groups = self.settings.groups
-        r, (c, *kernel) = self.shape[0] // groups, self.shape[1:]
-        k, p = math.prod(kernel), math.prod(self.grad.shape[2:])
-        l, ordinary = c * k, groups * p * c * k * r / 160
-        # a grouped convolution is fast for large images of several channels
-        grouped = ordinary * max(1.1, 800 / p) * (1 + 3 / c)
-        keeping = {"grouped": grouped + groups * l * r / 3}
-        forming = {"formed in slices": grouped + ordinary + groups * l * r / 4}
-        if self.is_plane():
-            plane = Plane(self)
-            q = plane.num_pixels()
-            compiled = loops()
-            if compiled is not None and compiled.serves(self.inputs, self.grad):
-                lanes = compiled.padded(r)
-                rate = 110 if lanes > compiled.lanes else 65
-                direct = groups * (p * lanes / 3 + p * l * lanes / rate)
-                forming["direct norms"] = direct + ordinary
-                keeping["direct products"] = direct + groups * l * lanes / 4
-            forming["gram of patches"] = groups * (p * p * (l + r) / 100 + p * l / 3) + ordinary
-            keeping["unfolded products"] = groups * (p * l / 2 + p * l * r / 130 + l * r / 5)
-            if plane.shifts_line_up():
-                planes = math.prod(self.settings.stride)
-                adds = k / planes * p * p / 8
-                products = q * q * c * planes / 100 + p * p * r / 100 + SMALL_PRODUCTS
-                forming["gram of pixels"] = groups * (products + adds) + ordinary
-                if planes == 1:
-                    small = 1 + 8 / min(c, r)  # narrow products run at a fraction of the rate
-                    keeping["shifted products"] = groups * (q * l * r / 130 * small + l * r / 5)
-        best = min(forming, key=forming.__getitem__)
-        kept = min(keeping, key=keeping.__getitem__)
+    def choose(self, plane: Plane | None, budget: Budget) -> str:
+        """The cheapest way that the memory budget allows."""
+        groups, (c, *kernel) = self.settings.groups, self.shape[1:]
+        sizes = Sizes(c, self.shape[0] // groups, math.prod(kernel), math.prod(self.grad.shape[2:]))
+        compiled = plane.compiled() if plane else None
+        best, kept = cheapest(
+            sizes, plane.geometry if plane else None, compiled.lanes if compiled else None
+        )
         size = self.num_samples * math.prod(self.shape) * self.inputs.element_size()
-        return kept if keeping[kept] < forming[best] and budget.allows(size, self.nbytes) else best
+        return kept if kept and budget.allows(size, self.nbytes) else best
 
     def is_plane(self) -> bool:
         """Whether `Plane` serves.
@@ -197,10 +169,15 @@ class Patches:
             if len(sums) == 1:
                 return self._as_weight(sums[0].unsqueeze(0)).squeeze(0)
             return torch.stack(sums, -1).view(self.shape)
-        factor = weights.to(self.grad.dtype).view(-1, *[1] * self.grad.dim())
-        first = self.layout.samples_first(self.grad, self.num_samples) * factor
-        inputs = self.layout.samples_first(self.inputs, self.num_samples).flatten(0, 1)
-        return self.settings.weight_gradient(inputs, first.flatten(0, 1), self.shape)
+        inputs, grad = (
+            self.layout.samples_first(t, self.num_samples) for t in (self.inputs, self.grad)
+        )
+        factor = weights.to(grad.dtype).view(-1, *[1] * (grad.dim() - 1))
+        if inputs.numel() < grad.numel():
+            inputs = inputs * factor
+        else:
+            grad = grad * factor
+        return self.settings.weight_gradient(inputs.flatten(0, 1), grad.flatten(0, 1), self.shape)
 
     def _as_weight(self, values: Tensor) -> Tensor:
         """[n, ...] as it was kept -> [n, shape of the weight]"""

@@ -45,28 +45,19 @@ class Plane:
         self.padding = (0, *settings.padding) if flat else tuple(settings.padding)
         self.groups = settings.groups
         self.out = tuple(self.grad.shape[2:])
-
-    def shifts_line_up(self) -> bool:
-        """Whether a kernel offset is a shift of whole output positions.
-
-        If need be after taking strides apart.
-        """
-        return all(
-            s == 1 or (k % s == 0 and d == 1)
-            for k, s, d in zip(self.kernel, self.stride, self.dilation, strict=True)
+        self.geometry = Geometry(
+            channels=self.inputs.shape[1] // self.groups,
+            height=self.inputs.shape[2],
+            width=self.inputs.shape[3],
+            out_channels=self.grad.shape[1] // self.groups,
+            out_height=self.out[0],
+            out_width=self.out[1],
+            groups=self.groups,
+            kernel=self.kernel,
+            stride=self.stride,
+            padding=self.padding,
+            dilation=self.dilation,
         )
-
-    def sizes(self) -> tuple[int, int]:
-        """Height and width of the padded input that outputs see, in steps of the stride."""
-        reach = [
-            (o - 1) * s + (k - 1) * d + 1
-            for o, s, k, d in zip(self.out, self.stride, self.kernel, self.dilation, strict=True)
-        ]
-        height, width = (-(-size // s) for size, s in zip(reach, self.stride, strict=True))
-        return height, width
-
-    def num_pixels(self) -> int:
-        return math.prod(self.sizes())
 
     def padded(self, samples: slice = slice(None), extra_rows: int = 0) -> Tensor:
         """[n, h, c, height, width] with strides taken apart into channels.
@@ -74,7 +65,7 @@ class Plane:
         Cut to what outputs see.
         """
         inputs = self.inputs[samples]
-        (height, width), (sh, sw), (ph, pw) = self.sizes(), self.stride, self.padding
+        (height, width), (sh, sw), (ph, pw) = self.geometry.sizes(), self.stride, self.padding
         missing = [
             (height + extra_rows) * sh - inputs.shape[2] - ph,
             width * sw - inputs.shape[3] - pw,
@@ -91,44 +82,36 @@ class Plane:
         (kh, kw), (sh, sw), (dh, dw) = self.kernel, self.stride, self.dilation
         return [(i * dh, j * dw) for i in range(kh // sh) for j in range(kw // sw)]
 
+    def compiled(self) -> Loops | None:
+        """The loops, where they serve."""
+        found = loops()
+        return found if found is not None and found.serves(self.inputs, self.grad) else None
+
+    def _compiled(self) -> Loops:
+        found = self.compiled()
+        assert found is not None, "chosen only where there are compiled loops"
+        return found
+
     def direct_norms(self) -> Tensor:
-        return self._compiled().convolution(self.inputs, self.grad, self._geometry())
+        return self._compiled().convolution(self.inputs, self.grad, self.geometry)
 
     def direct_products(self, budget: Budget) -> tuple[Tensor, Tensor]:
         """Norms, and gradients [n, h, l, r up to a multiple of the lanes]."""
-        compiled, geometry = self._compiled(), self._geometry()
-        lanes = compiled.padded(geometry.out_channels)
-        shape = (len(self.inputs), self.groups, geometry.lines, lanes)
+        compiled = self._compiled()
+        lanes = compiled.padded(self.geometry.out_channels)
+        shape = (len(self.inputs), self.groups, self.geometry.lines, lanes)
         formed = budget.empty(shape, self.inputs)
-        return compiled.convolution(self.inputs, self.grad, geometry, formed), formed
-
-    @staticmethod
-    def _compiled() -> Loops:
-        compiled = loops()
-        assert compiled is not None, "chosen only where there are compiled loops"
-        return compiled
-
-    def _geometry(self) -> Geometry:
-        return Geometry(
-            channels=self.inputs.shape[1] // self.groups,
-            height=self.inputs.shape[2],
-            width=self.inputs.shape[3],
-            out_channels=self.grad.shape[1] // self.groups,
-            out_height=self.out[0],
-            out_width=self.out[1],
-            groups=self.groups,
-            kernel=self.kernel,
-            stride=self.stride,
-            padding=self.padding,
-            dilation=self.dilation,
-        )
+        return compiled.convolution(self.inputs, self.grad, self.geometry, formed), formed
 
     def gram_of_pixels(self) -> Tensor:
         """sum over p, p' of <g_p, g_p'> <patch_p, patch_p'>.
 
         Patches are had from inner products of pixels.
         """
-        (height, width), (oh, ow) = self.sizes(), self.out
+        compiled = self.compiled()
+        if compiled is not None and self.stride == (1, 1):
+            return self.guarded(*compiled.pixels(self.inputs, self.grad, self.geometry))
+        (height, width), (oh, ow) = self.geometry.sizes(), self.out
         first, *others = self.offsets()
         norms, mass = [], []
         size = self.groups * ((height * width) ** 2 + 2 * (oh * ow) ** 2) + self.inputs[0].numel()

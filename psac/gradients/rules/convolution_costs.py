@@ -1,0 +1,90 @@
+"""What each way to the norms of a convolution costs, in nanoseconds a sample.
+
+By rates measured on two cores, until norms and weighted sum are both there. Ways that do not keep
+gradients pay for an ordinary weight gradient besides. What is chosen depends on shapes only, so it
+is chosen once for each.
+
+Letters: p output position, q pixel, c input channel of a group, r output channel of a group,
+k kernel offset, l = c x k.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import NamedTuple
+
+from ..loops import Geometry
+
+SMALL_PRODUCTS = 4000.0  # what the Gram products of a sample take, however small
+PANEL = 48  # places that the compiled Gram of pixels copies at a time
+WORTH_THE_MEMORY = 0.95  # of the time of the best way without it
+
+
+class Sizes(NamedTuple):
+    """Of one group of a convolution."""
+
+    c: int
+    r: int
+    k: int
+    p: int
+
+    @property
+    def lines(self) -> int:
+        return self.c * self.k
+
+    @property
+    def ordinary(self) -> float:
+        return self.p * self.lines * self.r / 160
+
+
+@functools.lru_cache(maxsize=4096)
+def cheapest(
+    sizes: Sizes, plane: Geometry | None, compiled_lanes: int | None
+) -> tuple[str, str | None]:
+    """The cheapest way without keeping gradients, and with it if that is cheaper.
+
+    `plane` where `Plane` serves, and the lanes of compiled loops where those do.
+    """
+    c, r, _, p = sizes
+    # a grouped convolution is fast for large images of several channels
+    grouped = sizes.ordinary * max(1.5, 800 / p) * (1 + 3 / c)
+    keeping = {"grouped": grouped + sizes.lines * r / 3}
+    forming = {"formed in slices": grouped + sizes.ordinary + sizes.lines * r / 4}
+    if plane is not None:
+        _add_products(sizes, plane, forming, keeping)
+        if compiled_lanes is not None:
+            _add_compiled(sizes, plane, compiled_lanes, forming, keeping)
+    best, kept = min(forming, key=forming.__getitem__), min(keeping, key=keeping.__getitem__)
+    return best, kept if keeping[kept] < WORTH_THE_MEMORY * forming[best] else None
+
+
+def _add_products(
+    sizes: Sizes, plane: Geometry, forming: dict[str, float], keeping: dict[str, float]
+) -> None:
+    """By torch operations."""
+    (c, r, k, p), l = sizes, sizes.lines
+    forming["gram of patches"] = p * p * (l + r) / 100 + p * l / 3 + sizes.ordinary
+    keeping["unfolded products"] = p * l / 2 + p * l * r / 130 + l * r / 5
+    if plane.shifts_line_up():
+        q, planes = math.prod(plane.sizes()), math.prod(plane.stride)
+        products = q * q * c * planes / 100 + p * p * r / 100 + SMALL_PRODUCTS
+        forming["gram of pixels"] = products + k / planes * p * p / 8 + sizes.ordinary
+        if planes == 1:
+            small = 1 + 8 / min(c, r)  # narrow products run at a fraction of the rate
+            keeping["shifted products"] = q * l * r / 130 * small + l * r / 5
+
+
+def _add_compiled(
+    sizes: Sizes, plane: Geometry, lanes: int, forming: dict[str, float], keeping: dict[str, float]
+) -> None:
+    (c, r, k, p), l = sizes, sizes.lines
+    padded = -(-r // lanes) * lanes
+    direct = p * padded / 6 + (p + 13) * l * padded / (165 if padded > lanes else 100)
+    forming["direct norms"] = direct + sizes.ordinary
+    keeping["direct products"] = direct + l * padded / 2.5
+    if plane.stride == (1, 1):
+        q = plane.height * plane.width
+        products = (q * q * c + p * p * r) / 300 + k * p * p / 40
+        copies = (max(q, PANEL) * c + max(p, PANEL) * r) / 9
+        forming["gram of pixels"] = products + copies + sizes.ordinary
