@@ -128,22 +128,29 @@ void psac_add_words(const piece *p, const uint64_t *words, law l) {
 
 int psac_makes_keystream(void) { return 1; }
 
+typedef struct {
+    const piece *pieces;
+    int64_t count, taken; /* Pieces, and how many parts of them some thread has. */
+    const uint8_t *key;
+    uint64_t first_nonce;
+    law law;
+} work;
+
 /* Takes parts of pieces, which other threads take too, until none is left. */
-void psac_add_noise(const piece *pieces, int64_t count, int64_t *taken, const uint8_t *key,
-                    uint64_t first_nonce, law l) {
-    schedule keys = expand(key);
+void psac_add_noise(work *w) {
+    schedule keys = expand(w->key);
     double noise[2 * BLOCK];
     uint64_t words[2 * BLOCK];
-    for (int64_t i; (i = __atomic_fetch_add(taken, 1, __ATOMIC_RELAXED)) < count * PARTS;) {
-        const piece *p = &pieces[i / PARTS];
+    for (int64_t i; (i = __atomic_fetch_add(&w->taken, 1, __ATOMIC_RELAXED)) < w->count * PARTS;) {
+        const piece *p = &w->pieces[i / PARTS];
         int64_t start = i % PARTS * PART, stop = start + PART;
         if (stop > p->count || i % PARTS == PARTS - 1) stop = p->count; /* The last has the rest. */
-        stream s = open_stream(&keys, first_nonce + (uint64_t)(i / PARTS), start);
+        stream s = open_stream(&keys, w->first_nonce + (uint64_t)(i / PARTS), start);
         for (; start < stop; start += 2 * BLOCK) {
             keystream(&s, words);
             radii(words, noise);
             rotate(noise, words + BLOCK, noise + BLOCK);
-            add_to_block(noise, p, start, l);
+            add_to_block(noise, p, start, w->law);
         }
     }
 }

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from psac import _compiling
-from psac._torch_threads import on_all
+from psac._torch_threads import call_on_all, compiled_function, on_all
 from psac.randomness import PADDING, write_keystream
 
 CHUNK = 2**17  # Numbers drawn at a time: a megabyte of keystream, to stay in the cache.
@@ -120,14 +120,12 @@ class CompiledLoops:
     """`TorchLoops` in C, several times faster; calls release the interpreter's lock."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
-        pointer, integer = ctypes.c_void_p, ctypes.c_int64
+        pointer = ctypes.c_void_p
         self._makes_keystream = bool(library.psac_makes_keystream())
         self._add_words = library.psac_add_words
         self._add_words.argtypes, self._add_words.restype = [pointer, pointer, _Law], None
         if self._makes_keystream:
-            self._add_noise = library.psac_add_noise
-            self._add_noise.argtypes = [pointer, integer, pointer, pointer, integer, _Law]
-            self._add_noise.restype = None
+            self._add_noise = compiled_function(library.psac_add_noise)
 
     def add_noise(
         self,
@@ -138,12 +136,17 @@ class CompiledLoops:
         law: Law,
     ) -> None:
         rows, c_law = _rows(pieces, sums, out), _Law(*law)
-        address, taken = rows.buffer_info()[0], ctypes.c_int64(0)
+        address = rows.buffer_info()[0]
+        # Waking a thread for little work does not pay.
+        num_threads = 1 + sum(total.numel() for total in sums) // CHUNK
+        num_threads = min(torch.get_num_threads(), num_threads)
+        if self._makes_keystream:
+            work = _Work(address, len(pieces), 0, *streams, c_law)
+            call_on_all(self._add_noise, ctypes.addressof(work), num_threads)
+            if work.taken < len(pieces):
+                raise RuntimeError("no thread made the noise.")
+            return
         todo = collections.deque(enumerate(pieces))  # Threads may take from it at once.
-
-        def work() -> None:
-            shared = ctypes.addressof(taken)
-            self._add_noise(address, len(pieces), shared, *streams, c_law)
 
         def work_on_given_keystream() -> None:
             stream = _Stream(pieces)
@@ -155,12 +158,7 @@ class CompiledLoops:
                 words = stream.words(streams.key, streams.first_nonce + i, piece.stop - piece.start)
                 self._add_words(address + i * _ROW_BYTES, words.data_ptr(), c_law)
 
-        # Waking a thread for little work does not pay.
-        num_threads = 1 + sum(total.numel() for total in sums) // CHUNK
-        on_all(
-            work if self._makes_keystream else work_on_given_keystream,
-            min(torch.get_num_threads(), num_threads),
-        )
+        on_all(work_on_given_keystream, num_threads)
 
     def add_words(self, words: Tensor, sums: Tensor, out: Tensor, law: Law) -> None:
         rows = _rows([Piece(0, 0, len(sums))], [sums], [out])
@@ -169,6 +167,17 @@ class CompiledLoops:
 
 class _Law(ctypes.Structure):
     _fields_ = [(name, ctypes.c_double) for name in Law._fields]
+
+
+class _Work(ctypes.Structure):
+    _fields_ = [
+        ("pieces", ctypes.c_void_p),
+        ("count", ctypes.c_int64),
+        ("taken", ctypes.c_int64),
+        ("key", ctypes.c_char_p),
+        ("first_nonce", ctypes.c_uint64),
+        ("law", _Law),
+    ]
 
 
 _ROW_BYTES = 4 * 8

@@ -47,6 +47,26 @@ def on_all(work: Callable[[], None], threads: int) -> None:
         raise errors[0] if errors else RuntimeError("no thread ran")
 
 
+def call_on_all(function: Callable[[int], None], argument: int, threads: int) -> None:
+    """Calls a compiled function (made by `compiled_function`) with an address on so many threads.
+
+    It has to share out the work by itself; no thread needs the interpreter.
+    """
+    start = None if _forked else _openmp()
+    if threads == 1 or start is None:
+        futures = [_pool().submit(function, argument) for _ in range(threads - 1)]
+        function(argument)
+        for future in futures:
+            future.result()
+    else:
+        start(function, argument, threads, 0)
+
+
+def compiled_function(function: object) -> Callable[[int], None]:
+    """A function of a library that takes an address and gives nothing back."""
+    return _CALLBACK(ctypes.cast(function, ctypes.c_void_p).value)  # type: ignore[arg-type]
+
+
 @functools.cache
 def _openmp() -> Callable | None:
     """GOMP_parallel of the library that torch has loaded."""

@@ -3,6 +3,7 @@
  * loops.py says what is computed; here is how.  Vectors have W lanes; what is accumulated stays in
  * registers, which is what the sizes of tiles are for. */
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 
 #if defined(__AVX512F__)
@@ -25,334 +26,36 @@ typedef float four __attribute__((vector_size(16), aligned(4), may_alias));
 
 int64_t psac_lanes(void) { return W; }
 
+/* --- Threads: each takes some samples, until none are left ---------------------------------------
+ * The functions that they run are `psac_...(given, memory, first, last)`: what is given, as a
+ * struct; memory of this thread, for what lives no longer than the call; which samples. */
+
+typedef void Part(const void *given, void *memory, int64_t first, int64_t last);
+typedef struct {
+    Part *part;
+    const void *given;
+    int64_t bytes, samples, step, taken, failed; /* of memory, for each thread; see above */
+} Work;
+
+void psac_share(Work *w) {
+    void *memory = aligned_alloc(64, (size_t)(w->bytes + 64) / 64 * 64);
+    if (!memory) w->failed = 1;
+    while (memory) {
+        int64_t first = __atomic_fetch_add(&w->taken, w->step, __ATOMIC_RELAXED);
+        int64_t last = first + w->step < w->samples ? first + w->step : w->samples;
+        if (first >= last) break;
+        w->part(w->given, memory, first, last);
+    }
+    free(memory);
+}
+
 static double total(vec values) {
     double sum = 0;
     for (int w = 0; w < W; w++) sum += values[w];
     return sum;
 }
 
-/* --- Convolutions: C[l][o] = sum over positions p of X[p + l] G[p][o] ---------------------------
- * with l = (c, i, j) a channel and a kernel offset.  X is read where it lies (no patches are
- * copied), G is transposed first.  A tile is some lines l by some vectors of output channels. */
-
-typedef struct {
-    int64_t channels, height, width, out_channels, out_height, out_width, groups;
-    int64_t kernel_height, kernel_width, stride_height, stride_width, pad_height, pad_width;
-    int64_t dilation_height, dilation_width;
-} Geometry;
-
-INLINE double lines(const float *x, const Geometry *s, int64_t row, const int64_t *offsets,
-                    const float *g, int64_t g_width, float *out, int64_t wanted, int count,
-                    int vectors) {
-    vec sums[LINES][2];
-    memset(sums, 0, sizeof sums);
-    int64_t column = s->stride_width;
-    for (int64_t i = 0; i < s->out_height; i++) {
-        const float *at = x + i * row;
-        int64_t j = 0;
-        for (; j + 1 < s->out_width; j += 2, at += 2 * column, g += 2 * g_width) {
-            vec first[2], second[2];
-            for (int v = 0; v < vectors; v++) {
-                first[v] = *(const vec *)(g + v * W);
-                second[v] = *(const vec *)(g + g_width + v * W);
-            }
-            for (int k = 0; k < count; k++) {
-                float here = at[offsets[k]], next = at[offsets[k] + column];
-                for (int v = 0; v < vectors; v++) sums[k][v] += here * first[v];
-                for (int v = 0; v < vectors; v++) sums[k][v] += next * second[v];
-            }
-        }
-        for (; j < s->out_width; j++, at += column, g += g_width)
-            for (int k = 0; k < count; k++)
-                for (int v = 0; v < vectors; v++)
-                    sums[k][v] += at[offsets[k]] * *(const vec *)(g + v * W);
-    }
-    vec squares = {0};
-    for (int k = 0; k < count && k < wanted; k++)
-        for (int v = 0; v < vectors; v++) {
-            squares += sums[k][v] * sums[k][v];
-            if (out) *(vec *)(out + k * g_width + v * W) = sums[k][v];
-        }
-    return total(squares);
-}
-
-/* One function for each size of tile, so that its loops are unrolled; of the lines of the last, only
- * some are wanted. */
-#define TILE(name, count, vectors)                                                                 \
-    static double name(const float *x, const Geometry *s, int64_t row, const int64_t *offsets,     \
-                       const float *g, int64_t g_width, float *out, int64_t wanted) {              \
-        return lines(x, s, row, offsets, g, g_width, out, wanted, count, vectors);                 \
-    }
-TILE(lines_by_two, LINES, 2)
-TILE(lines_by_one, LINES, 1)
-TILE(few_by_two, FEW, 2)
-TILE(few_by_one, FEW, 1)
-
-/* 4 x 4 numbers at a time, of so few positions that what is written stays in the cache. */
-static void transpose(const float *g, int64_t channels, int64_t positions, float *out,
-                      int64_t width) {
-    enum { NEAR = 32 };
-    for (int64_t start = 0; start < positions; start += NEAR) {
-        int64_t end = start + NEAR < positions ? start + NEAR : positions, o = 0;
-        for (; o + 4 <= channels; o += 4) {
-            const float *at = g + o * positions;
-            int64_t p = start;
-            for (; p + 4 <= end; p += 4) {
-                four a = *(const four *)(at + p), b = *(const four *)(at + positions + p);
-                four c = *(const four *)(at + 2 * positions + p);
-                four d = *(const four *)(at + 3 * positions + p);
-                four ab = SHUFFLE(a, b, 0, 4, 1, 5), cd = SHUFFLE(c, d, 0, 4, 1, 5);
-                four ef = SHUFFLE(a, b, 2, 6, 3, 7), gh = SHUFFLE(c, d, 2, 6, 3, 7);
-                float *to = out + p * width + o;
-                *(four *)to = SHUFFLE(ab, cd, 0, 1, 4, 5);
-                *(four *)(to + width) = SHUFFLE(ab, cd, 2, 3, 6, 7);
-                *(four *)(to + 2 * width) = SHUFFLE(ef, gh, 0, 1, 4, 5);
-                *(four *)(to + 3 * width) = SHUFFLE(ef, gh, 2, 3, 6, 7);
-            }
-            for (; p < end; p++)
-                for (int k = 0; k < 4; k++) out[p * width + o + k] = at[k * positions + p];
-        }
-        for (; o < width; o++)
-            for (int64_t p = start; p < end; p++)
-                out[p * width + o] = o < channels ? g[o * positions + p] : 0;
-    }
-}
-
-static void pad(const float *x, const Geometry *s, int64_t height, int64_t width, float *out) {
-    memset(out, 0, sizeof(float) * s->channels * height * width);
-    for (int64_t c = 0; c < s->channels; c++)
-        for (int64_t y = 0; y < s->height; y++)
-            memcpy(out + (c * height + y + s->pad_height) * width + s->pad_width,
-                   x + (c * s->height + y) * s->width, sizeof(float) * s->width);
-}
-
-static double weight_gradient(const float *x, const Geometry *s, int64_t row, int64_t num_lines,
-                              const int64_t *offsets, const float *g, int64_t g_width, float *out) {
-    double squares = 0;
-    for (int64_t o = 0; o < g_width; o += 2 * W) {
-        int two = o + W < g_width;
-        for (int64_t k = 0, many; k < num_lines; k += many ? LINES : FEW) {
-            many = k + 2 * FEW < num_lines;
-            squares += (many ? two ? lines_by_two : lines_by_one : two ? few_by_two : few_by_one)(
-                x, s, row, offsets + k, g + o, g_width, out ? out + k * g_width + o : 0,
-                num_lines - k);
-        }
-    }
-    return squares;
-}
-
-/* inputs [n, groups, channels, height, width], grads [n, groups, out_channels, out positions];
- * kept [n, groups, l, out_channels up to a multiple of W] or null; offsets [l + W] and scratch are
- * memory of this thread. */
-void psac_convolution(const float *inputs, const float *grads, float *kept, double *squares,
-                      const Geometry *s, int64_t *offsets, float *scratch, int64_t first,
-                      int64_t last) {
-    int64_t height = s->height + 2 * s->pad_height, width = s->width + 2 * s->pad_width, l = 0;
-    for (int64_t c = 0; c < s->channels; c++)
-        for (int64_t i = 0; i < s->kernel_height; i++)
-            for (int64_t j = 0; j < s->kernel_width; j++)
-                offsets[l++] =
-                    (c * height + i * s->dilation_height) * width + j * s->dilation_width;
-    memset(offsets + l, 0, sizeof(int64_t) * LINES);
-    int64_t positions = s->out_height * s->out_width, g_width = (s->out_channels + W - 1) / W * W;
-    float *g = scratch, *padded = scratch + positions * g_width;
-    for (int64_t n = first; n < last; n++) {
-        squares[n] = 0;
-        for (int64_t h = n * s->groups; h < (n + 1) * s->groups; h++) {
-            const float *x = inputs + h * s->channels * s->height * s->width;
-            transpose(grads + h * s->out_channels * positions, s->out_channels, positions, g,
-                      g_width);
-            if (s->pad_height || s->pad_width) {
-                pad(x, s, height, width, padded);
-                x = padded;
-            }
-            squares[n] += weight_gradient(x, s, width * s->stride_height, l, offsets, g, g_width,
-                                          kept ? kept + h * l * g_width : 0);
-        }
-    }
-}
-
-/* --- Gram of pixels, for stride one: sum over p, q of <g_p, g_q> <patch_p, patch_q> -------------
- * where <patch_p, patch_q> is the sum over kernel offsets d of <x_{p+d}, x_{q+d}>.  Pixels and
- * output positions lie on one grid, so that an offset is one distance in memory; masks leave out
- * what lies beyond the image.  Channels stay outermost, in panels of SPAN places.  Of both Gram
- * matrices only blocks on and above the diagonal are formed, the second never stored. */
-
-typedef int32_t mask __attribute__((vector_size(4 * W), aligned(4), may_alias));
-enum { SPAN = 3 * W, BLOCK = W / 2 };
-#define LANE(k, s) k
-
-typedef struct {
-    int64_t width, pixels, outputs; /* of the grid; places on it up to whole panels */
-    int64_t offsets, reach;         /* of the kernel; the largest distance that one can be */
-} Grid;
-
-static int64_t whole(int64_t count, int64_t unit) { return (count + unit - 1) / unit * unit; }
-
-static Grid grid(const Geometry *s) {
-    int64_t width = s->width > s->out_width ? s->width : s->out_width;
-    int64_t rows = s->pad_height + s->kernel_height * s->dilation_height;
-    int64_t columns = s->pad_width + s->kernel_width * s->dilation_width;
-    return (Grid){width, whole(s->height * width, SPAN), whole(s->out_height * width, SPAN),
-                  s->kernel_height * s->kernel_width, rows * width + columns};
-}
-
-/* How many numbers of scratch memory a thread needs. */
-int64_t psac_pixels_scratch(const Geometry *s) {
-    Grid t = grid(s);
-    return s->channels * t.pixels + s->out_channels * t.outputs + t.offsets * t.outputs +
-           t.pixels * t.pixels + 2 * (t.reach + SPAN) + t.pixels + t.outputs;
-}
-
-/* masks[d][p]: whether offset d of position p lies in the image; shifts[d]: how far it is. */
-static void outline(const Geometry *s, const Grid *t, int64_t *shifts, int32_t *masks) {
-    memset(masks, 0, sizeof(int32_t) * t->offsets * t->outputs);
-    for (int64_t d = 0; d < t->offsets; d++, masks += t->outputs) {
-        int64_t down = d / s->kernel_width * s->dilation_height - s->pad_height;
-        int64_t right = d % s->kernel_width * s->dilation_width - s->pad_width;
-        shifts[d] = down * t->width + right;
-        for (int64_t y = 0; y < s->out_height; y++)
-            for (int64_t x = 0; x < s->out_width; x++)
-                masks[y * t->width + x] = -(y + down >= 0 && y + down < s->height &&
-                                            x + right >= 0 && x + right < s->width);
-    }
-}
-
-/* [channels, height, width] to [places / SPAN, channels, SPAN] */
-static void pack(const float *x, int64_t channels, int64_t height, int64_t width, int64_t grid_width,
-                 int64_t places, float *line, float *out) {
-    memset(line, 0, sizeof(float) * places);
-    for (int64_t c = 0; c < channels; c++) {
-        for (int64_t y = 0; y < height; y++, x += width)
-            memcpy(line + y * grid_width, x, sizeof(float) * width);
-        for (int64_t q = 0; q < places; q += SPAN)
-            memcpy(out + q * channels + c * SPAN, line + q, sizeof(float) * SPAN);
-    }
-}
-
-INLINE void products_of(const float *a, const float *b, int64_t channels, float *out, int64_t row,
-                        int vectors) {
-    vec sums[BLOCK][3];
-    memset(sums, 0, sizeof sums);
-    for (int64_t c = 0; c < channels; c++, a += SPAN, b += SPAN) {
-        vec y[3];
-        for (int v = 0; v < vectors; v++) y[v] = *(const vec *)(b + v * W);
-        for (int i = 0; i < BLOCK; i++)
-            for (int v = 0; v < vectors; v++) sums[i][v] += a[i] * y[v];
-    }
-    for (int i = 0; i < BLOCK; i++)
-        for (int v = 0; v < vectors; v++) *(vec *)(out + i * row + v * W) = sums[i][v];
-}
-
-/* One function for each number of vectors, as above. */
-#define PRODUCTS(name, vectors)                                                                    \
-    static void name(const float *a, const float *b, int64_t channels, float *out, int64_t row) {  \
-        products_of(a, b, channels, out, row, vectors);                                            \
-    }
-PRODUCTS(products_by_one, 1)
-PRODUCTS(products_by_two, 2)
-PRODUCTS(products_by_three, 3)
-
-typedef struct {
-    int64_t p, q, from, to; /* BLOCK rows from p; of the panel at q, these vectors */
-} Block;
-
-/* The next block on or above the diagonal, row by row in each panel. */
-static int next(Block *k, int64_t places) {
-    k->p += BLOCK;
-    if (k->p >= k->q + SPAN || k->p >= places) k->p = 0, k->q += SPAN;
-    k->from = k->p > k->q ? (k->p - k->q) / W : 0;
-    k->to = k->q + SPAN <= places ? 3 : (places - k->q + W - 1) / W;
-    return k->q < places;
-}
-
-static void form(const Block *k, const float *packed, int64_t channels, float *out, int64_t row) {
-    const float *a = packed + k->p / SPAN * SPAN * channels + k->p % SPAN;
-    const float *b = packed + k->q * channels + k->from * W;
-    int64_t vectors = k->to - k->from;
-    (vectors == 3 ? products_by_three : vectors == 2 ? products_by_two : products_by_one)(
-        a, b, channels, out + k->from * W, row);
-}
-
-typedef struct {
-    const float *pixels; /* Gram matrix of pixels, in rows of so many */
-    int64_t row, offsets, outputs;
-    const int64_t *shifts;
-    const int32_t *masks;
-} Shifted;
-
-/* Adds <g_p, g_q> <patch_p, patch_q> over a row of a block, for q beyond p. */
-INLINE vec beyond(const Shifted *s, const float *grads, int64_t p, int64_t q, int vectors) {
-    vec sums[3], sum = {0};
-    memset(sums, 0, sizeof sums);
-    const int32_t *masks = s->masks;
-    for (int64_t d = 0; d < s->offsets; d++, masks += s->outputs) {
-        if (!masks[p]) continue;
-        const float *at = s->pixels + (p + s->shifts[d]) * s->row + q + s->shifts[d];
-        for (int v = 0; v < vectors; v++)
-            sums[v] += (vec)(*(const mask *)(at + v * W) & *(const mask *)(masks + q + v * W));
-    }
-    const mask lanes = {LANES(LANE, 0)};
-    for (int v = 0; v < vectors; v++) {
-        vec z = sums[v] * *(const vec *)(grads + v * W);
-        sum += (vec)((mask)z & (lanes > (int32_t)(p - q - v * W)));
-    }
-    return sum;
-}
-
-static vec rows_beyond(const Shifted *s, const Block *k, const float *grads) {
-    vec sum = {0};
-    int64_t q = k->q + k->from * W, vectors = k->to - k->from;
-    grads += k->from * W;
-    for (int64_t p = k->p; p < k->p + BLOCK && p < s->outputs; p++, grads += SPAN)
-        sum += vectors == 3   ? beyond(s, grads, p, q, 3)
-               : vectors == 2 ? beyond(s, grads, p, q, 2)
-                              : beyond(s, grads, p, q, 1);
-    return sum;
-}
-
-/* The same for q = p. */
-static double diagonal(const Shifted *s, const Block *k, const float *grads) {
-    double sum = 0;
-    for (int64_t p = k->p > k->q ? k->p : k->q; p < k->p + BLOCK && p < k->q + SPAN; p++) {
-        double patch = 0;
-        for (int64_t d = 0; d < s->offsets; d++)
-            if (s->masks[d * s->outputs + p]) patch += s->pixels[(p + s->shifts[d]) * (s->row + 1)];
-        sum += patch * grads[(p - k->p) * SPAN + p - k->q];
-    }
-    return sum;
-}
-
-/* inputs [n, groups, channels, height, width], grads [n, groups, out_channels, out positions];
- * squares and mass as of psac_gram; shifts and scratch are memory of this thread. */
-void psac_pixels(const float *inputs, const float *grads, double *squares, double *mass,
-                 const Geometry *s, int64_t *shifts, float *scratch, int64_t first, int64_t last) {
-    Grid t = grid(s);
-    int64_t pixels = s->height * t.width, outputs = s->out_height * t.width;
-    float *x = scratch, *g = x + s->channels * t.pixels, *line = g + s->out_channels * t.outputs;
-    int32_t *masks = (int32_t *)(line + t.pixels + t.outputs);
-    float *gram = (float *)masks + t.offsets * t.outputs + t.reach + SPAN;
-    Shifted shifted = {gram, t.pixels, t.offsets, t.outputs, shifts, masks};
-    float products[BLOCK * SPAN];
-    outline(s, &t, shifts, masks);
-    for (int64_t n = first; n < last; n++) {
-        squares[n] = mass[n] = 0;
-        for (int64_t h = n * s->groups; h < (n + 1) * s->groups; h++) {
-            pack(inputs + h * s->channels * s->height * s->width, s->channels, s->height, s->width,
-                 t.width, t.pixels, line, x);
-            pack(grads + h * s->out_channels * s->out_height * s->out_width, s->out_channels,
-                 s->out_height, s->out_width, t.width, t.outputs, line, g);
-            for (Block k = {-BLOCK, 0, 0, 0}; next(&k, pixels);)
-                form(&k, x, s->channels, gram + k.p * t.pixels + k.q, t.pixels);
-            for (Block k = {-BLOCK, 0, 0, 0}; next(&k, outputs);) {
-                form(&k, g, s->out_channels, products, SPAN);
-                squares[n] += 2 * total(rows_beyond(&shifted, &k, products));
-                if (k.p + BLOCK > k.q) mass[n] += diagonal(&shifted, &k, products);
-            }
-        }
-        squares[n] += mass[n];
-    }
-}
+#include "loops_convolution.h"
 
 typedef struct {
     const float *start;
@@ -472,10 +175,24 @@ static const float *sample_of(const Rows *m, int64_t n, const int64_t *starts) {
  * starts, if not null, are n + 1 numbers of rows, and positions is the largest of their distances;
  * known, if not null, takes the inner products of a, or has them if `filled`; sums, if not null,
  * takes [n, width of b], the sums of the rows of b. */
-void psac_gram(const Rows *a, const Rows *b, int64_t positions, const int64_t *starts,
-               double *squares, double *mass, float *known, int64_t filled, float *sums,
-               int64_t first, int64_t last) {
-    int64_t numbers = psac_gram_numbers(positions);
+typedef struct {
+    const Rows *a, *b;
+    int64_t positions;
+    const int64_t *starts;
+    double *squares, *mass;
+    float *known;
+    int64_t filled;
+    float *sums;
+} Gram;
+
+void psac_gram(const void *given, void *memory, int64_t first, int64_t last) {
+    (void)memory;
+    const Gram *its = given;
+    const Rows *a = its->a, *b = its->b;
+    const int64_t *starts = its->starts;
+    float *known = its->known, *sums = its->sums;
+    double *squares = its->squares, *mass = its->mass;
+    int64_t positions = its->positions, numbers = psac_gram_numbers(positions);
     for (int64_t n = first; n < last; n++) {
         const float *its_a = sample_of(a, n, starts), *its_b = sample_of(b, n, starts);
         float own[W], *at = known ? known + n * numbers : own;
@@ -486,7 +203,7 @@ void psac_gram(const Rows *a, const Rows *b, int64_t positions, const int64_t *s
             vec above = {0};
             for (int64_t p = 0; p < q + RIGHT && p < positions; p += LEFT, at += known ? W : 0) {
                 Tile other = tile(b, its_b, p, q, positions);
-                if (!filled) *(vec *)at = inner(tile(a, its_a, p, q, positions));
+                if (!its->filled) *(vec *)at = inner(tile(a, its_a, p, q, positions));
                 if (p + LEFT <= q) {
                     above += inner_times(other, at);
                     continue;
@@ -518,21 +235,35 @@ static int is_zero(const float *row, int64_t width) {
     return 1;
 }
 
-void psac_alive(const Rows *m, int64_t positions, uint8_t *alive, int64_t first, int64_t last) {
+typedef struct {
+    const Rows *rows;
+    int64_t positions;
+    uint8_t *alive;
+    const int64_t *starts;
+    float *to;
+} Some;
+
+void psac_alive(const void *given, void *memory, int64_t first, int64_t last) {
+    (void)memory;
+    const Some *its = given;
+    const Rows *m = its->rows;
     for (int64_t n = first; n < last; n++)
-        for (int64_t p = 0; p < positions; p++)
-            alive[n * positions + p] = !is_zero(m->start + n * m->sample + p * m->row, m->width);
+        for (int64_t p = 0; p < its->positions; p++)
+            its->alive[n * its->positions + p] =
+                !is_zero(m->start + n * m->sample + p * m->row, m->width);
 }
 
 /* Copies those that are alive; the first of sample n becomes row starts[n] of `to`. */
-void psac_gather(const Rows *m, int64_t positions, const uint8_t *alive, const int64_t *starts,
-                 float *to, int64_t first, int64_t last) {
+void psac_gather(const void *given, void *memory, int64_t first, int64_t last) {
+    (void)memory;
+    const Some *its = given;
+    const Rows *m = its->rows;
     for (int64_t n = first; n < last; n++) {
-        float *next = to + starts[n] * m->width;
-        for (int64_t p = 0; p < positions; p++) {
-            if (!alive[n * positions + p]) continue;
-            memcpy(next, m->start + n * m->sample + p * m->row, sizeof(float) * m->width);
-            next += m->width;
+        float *to = its->to + its->starts[n] * m->width;
+        for (int64_t p = 0; p < its->positions; p++) {
+            if (!its->alive[n * its->positions + p]) continue;
+            memcpy(to, m->start + n * m->sample + p * m->row, sizeof(float) * m->width);
+            to += m->width;
         }
     }
 }
@@ -548,11 +279,21 @@ static void add_normalised(const float *restrict g, const float *restrict x, flo
     }
 }
 
-void psac_layer_norm(const Rows *g, const Rows *x, const float *mean, const float *rstd,
-                     int64_t positions, float *out, int64_t num_samples, int64_t first,
-                     int64_t last) {
+typedef struct {
+    const Rows *g, *x;
+    const float *mean, *rstd;
+    int64_t positions, num_samples;
+    float *out;
+} LayerNorm;
+
+void psac_layer_norm(const void *given, void *memory, int64_t first, int64_t last) {
+    (void)memory;
+    const LayerNorm *its = given;
+    const Rows *g = its->g, *x = its->x;
+    const float *mean = its->mean, *rstd = its->rstd;
+    int64_t positions = its->positions;
     for (int64_t n = first; n < last; n++) {
-        float *plain = out + n * g->width, *scaled = plain + num_samples * g->width;
+        float *plain = its->out + n * g->width, *scaled = plain + its->num_samples * g->width;
         memset(plain, 0, sizeof(float) * g->width);
         memset(scaled, 0, sizeof(float) * g->width);
         for (int64_t p = 0, at = n * positions; p < positions; p++, at++)
@@ -566,9 +307,18 @@ void psac_layer_norm(const Rows *g, const Rows *x, const float *mean, const floa
  * g and x are [n, channels, positions], mean and rstd [n, groups], out [2, num_samples, channels].
  */
 
-void psac_group_norm(const float *g, const float *x, const float *mean, const float *rstd,
-                     int64_t channels, int64_t groups, int64_t positions, float *out,
-                     int64_t num_samples, int64_t first, int64_t last) {
+typedef struct {
+    const float *g, *x, *mean, *rstd;
+    int64_t channels, groups, positions, num_samples;
+    float *out;
+} GroupNorm;
+
+void psac_group_norm(const void *given, void *memory, int64_t first, int64_t last) {
+    (void)memory;
+    const GroupNorm *its = given;
+    const float *g = its->g, *x = its->x, *mean = its->mean, *rstd = its->rstd;
+    int64_t channels = its->channels, groups = its->groups, positions = its->positions;
+    float *out = its->out;
     for (int64_t c = first * channels; c < last * channels; c++, out++) {
         int64_t group = c / (channels / groups), p = 0;
         vec plain = {0}, scaled = {0};
@@ -582,6 +332,6 @@ void psac_group_norm(const float *g, const float *x, const float *mean, const fl
             scaled[0] += g[c * positions + p] * (x[c * positions + p] - mean[group]);
         }
         out[first * channels] = total(plain);
-        out[(first + num_samples) * channels] = total(scaled) * rstd[group];
+        out[(first + its->num_samples) * channels] = total(scaled) * rstd[group];
     }
 }

@@ -3,6 +3,7 @@
     convolution  forms a sample's weight gradient in the cache, takes its norm, keeps or drops it
     pixels       the norm of a convolution's weight gradient, from inner products of pixels
     gram         the norm of a sum of outer products, from half of each symmetric Gram matrix
+    alive        which rows are not all zero; `gather` puts those together
     layer_norm   sums over positions, of gradients and of their products with the inputs
     group_norm   the same, where positions stand last
 
@@ -14,12 +15,10 @@ Letters: n sample, h group, p position, l = input channel x kernel, o output cha
 
 from __future__ import annotations
 
-import collections
 import ctypes
 import functools
 import math
 import pathlib
-from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -27,11 +26,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from psac import _compiling
-from psac._torch_threads import on_all
+from psac._torch_threads import call_on_all, compiled_function
 
 SOURCE = pathlib.Path(__file__).with_suffix(".c")
 PIECES = 4  # for each thread, so that a slow one does not keep the others waiting
-pointer, size = ctypes.c_void_p, ctypes.c_int64
+size = ctypes.c_int64
 
 
 class Geometry(NamedTuple):
@@ -81,28 +80,33 @@ class Loops:
     """The compiled functions."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
-        self._convolution, self._gram = library.psac_convolution, library.psac_gram
-        self._pixels, self._pixels_scratch = library.psac_pixels, library.psac_pixels_scratch
-        self._layer_norm, self._group_norm = library.psac_layer_norm, library.psac_group_norm
-        part = [size] * 2  # of the samples: the first, and the one after the last
-        self._convolution.argtypes = [pointer] * 7 + part
-        self._pixels.argtypes = [pointer] * 7 + part
-        self._pixels_scratch.argtypes, self._pixels_scratch.restype = [pointer], size
-        self._gram.argtypes = [pointer] * 2 + [size] + [pointer] * 4 + [size, pointer] + part
-        self._alive, self._gather = library.psac_alive, library.psac_gather
-        self._alive.argtypes = [pointer, size, pointer, *part]
-        self._gather.argtypes = [pointer, size] + [pointer] * 3 + part
-        self._layer_norm.argtypes = [pointer] * 4 + [size, pointer, size] + part
-        self._group_norm.argtypes = [pointer] * 4 + [size] * 3 + [pointer, size] + part
-        for function in (
-            self._convolution, self._pixels, self._gram, self._alive, self._gather,
-            self._layer_norm, self._group_norm,
-        ):  # fmt: skip
-            function.restype = None
-        self._gram_numbers = library.psac_gram_numbers
-        self._gram_numbers.argtypes, self._gram_numbers.restype = [size], size
-        library.psac_lanes.restype = size
+        self._library, self._share = library, compiled_function(library.psac_share)
+        for counting in ("lanes", "gram_numbers", "convolution_bytes", "pixels_bytes"):
+            getattr(library, f"psac_{counting}").restype = size
         self.lanes = int(library.psac_lanes())
+        self._parts: dict[str, int] = {}
+
+    def _run(self, name: str, num_samples: int, *given: int | None, memory: int = 0) -> None:
+        """The function `psac_name` for all samples, on torch's threads.
+
+        `given` are the fields of its struct, which are integers and addresses; `memory` is how many
+        bytes each thread needs for itself.
+        """
+        if name not in self._parts:
+            address = ctypes.cast(getattr(self._library, f"psac_{name}"), ctypes.c_void_p).value
+            assert address is not None
+            self._parts[name] = address
+        fields = (size * len(given))(*[value or 0 for value in given])
+        threads = max(1, min(torch.get_num_threads(), num_samples))
+        step = -(-num_samples // (PIECES * threads))
+        work = (size * 7)(
+            self._parts[name], ctypes.addressof(fields), memory, num_samples, step, 0, 0
+        )
+        call_on_all(self._share, ctypes.addressof(work), threads)
+        if work[6]:
+            raise MemoryError(f"{memory} bytes for each of {threads} threads cannot be had.")
+        if work[5] < num_samples:
+            raise RuntimeError(f"psac_{name} was not run for all {num_samples} samples.")
 
     def serves(self, *tensors: Tensor) -> bool:
         return all(t.dtype is torch.float32 and t.device.type == "cpu" for t in tensors)
@@ -118,40 +122,24 @@ class Loops:
         inputs, grad = inputs.contiguous(), grad.contiguous()
         squares = torch.empty(len(inputs), dtype=torch.float64)
         numbers = (size * 15)(*geometry.flat())
-        (ph, pw), positions = geometry.padding, geometry.out_height * geometry.out_width
-        image = (geometry.height + 2 * ph) * (geometry.width + 2 * pw) * geometry.channels
-        needed = positions * self.padded(geometry.out_channels) + image
-
-        def work(take: Callable[[], tuple[int, int] | None]) -> None:
-            offsets = (size * (geometry.lines + self.lanes))()
-            scratch = torch.empty(needed, dtype=torch.float32)
-            while (part := take()) is not None:
-                self._convolution(
-                    inputs.data_ptr(), grad.data_ptr(), None if kept is None else kept.data_ptr(),
-                    squares.data_ptr(), numbers, offsets, scratch.data_ptr(), *part,
-                )  # fmt: skip
-
-        shared_out(work, len(inputs))
-        return squares.to(inputs.dtype)
+        self._run(
+            "convolution", len(inputs), inputs.data_ptr(), grad.data_ptr(), address(kept),
+            squares.data_ptr(), None, ctypes.addressof(numbers),
+            memory=self._library.psac_convolution_bytes(numbers),
+        )  # fmt: skip
+        return squares.float()
 
     def pixels(self, inputs: Tensor, grad: Tensor, geometry: Geometry) -> tuple[Tensor, Tensor]:
         """Squared norms [n] of weight gradients of stride one, and their diagonal part."""
         inputs, grad = inputs.contiguous(), grad.contiguous()
         squares, mass = torch.empty(2, len(inputs), dtype=torch.float64)
         numbers = (size * 15)(*geometry.flat())
-        needed = self._pixels_scratch(numbers)
-
-        def work(take: Callable[[], tuple[int, int] | None]) -> None:
-            shifts = (size * math.prod(geometry.kernel))()
-            scratch = torch.empty(needed, dtype=torch.float32)
-            while (part := take()) is not None:
-                self._pixels(
-                    inputs.data_ptr(), grad.data_ptr(), squares.data_ptr(), mass.data_ptr(),
-                    numbers, shifts, scratch.data_ptr(), *part,
-                )  # fmt: skip
-
-        shared_out(work, len(inputs))
-        return squares.to(inputs.dtype), mass.to(inputs.dtype)
+        self._run(
+            "pixels", len(inputs), inputs.data_ptr(), grad.data_ptr(), None, squares.data_ptr(),
+            mass.data_ptr(), ctypes.addressof(numbers),
+            memory=self._library.psac_pixels_bytes(numbers),
+        )  # fmt: skip
+        return squares.float(), mass.float()
 
     def gram(
         self,
@@ -174,23 +162,15 @@ class Loops:
         squares, mass = torch.empty(2, n, dtype=torch.float64)
         left_npl, right_npr = with_rows(left_npl), with_rows(right_npr)
         first, second = rows(left_npl), rows(right_npr)
-        begins, tiles, sums = (
-            None if t is None else t.data_ptr() for t in (starts, known, sums_nr)
-        )
-
-        def work(take: Callable[[], tuple[int, int] | None]) -> None:
-            while (part := take()) is not None:
-                self._gram(
-                    first, second, p, begins, squares.data_ptr(), mass.data_ptr(), tiles, filled,
-                    sums, *part,
-                )  # fmt: skip
-
-        shared_out(work, n)
+        self._run(
+            "gram", n, ctypes.addressof(first), ctypes.addressof(second), p, address(starts),
+            squares.data_ptr(), mass.data_ptr(), address(known), filled, address(sums_nr),
+        )  # fmt: skip
         return squares.float(), mass.float()
 
     def gram_numbers(self, positions: int) -> int:
         """How many numbers the inner products of a sample's positions take."""
-        return int(self._gram_numbers(positions))
+        return int(self._library.psac_gram_numbers(size(positions)))
 
     def alive(self, values_npk: Tensor) -> Tensor:
         """[n, p], one where a row is not all zero."""
@@ -198,12 +178,7 @@ class Loops:
         values_npk = with_rows(values_npk)
         first = rows(values_npk)
         found = torch.empty(n, p, dtype=torch.uint8)
-
-        def work(take: Callable[[], tuple[int, int] | None]) -> None:
-            while (part := take()) is not None:
-                self._alive(first, p, found.data_ptr(), *part)
-
-        shared_out(work, n)
+        self._run("alive", n, ctypes.addressof(first), p, found.data_ptr(), None, None)
         return found
 
     def gather(self, values_npk: Tensor, alive_np: Tensor, starts: Tensor) -> Tensor:
@@ -212,14 +187,10 @@ class Loops:
         values_npk = with_rows(values_npk)
         first = rows(values_npk)
         found = torch.empty(int(starts[-1]), width, dtype=torch.float32)
-
-        def work(take: Callable[[], tuple[int, int] | None]) -> None:
-            while (part := take()) is not None:
-                self._gather(
-                    first, p, alive_np.data_ptr(), starts.data_ptr(), found.data_ptr(), *part
-                )
-
-        shared_out(work, n)
+        self._run(
+            "gather", n, ctypes.addressof(first), p, alive_np.data_ptr(), starts.data_ptr(),
+            found.data_ptr(),
+        )  # fmt: skip
         return found
 
     def layer_norm(
@@ -231,15 +202,10 @@ class Loops:
         mean_np, rstd_np = mean_np.contiguous(), rstd_np.contiguous()
         first, second = rows(grad_npk), rows(inputs_npk)
         out = torch.empty(2, n, k, dtype=torch.float32)
-
-        def work(take: Callable[[], tuple[int, int] | None]) -> None:
-            while (part := take()) is not None:
-                self._layer_norm(
-                    first, second, mean_np.data_ptr(), rstd_np.data_ptr(), p, out.data_ptr(), n,
-                    *part,
-                )  # fmt: skip
-
-        shared_out(work, n)
+        self._run(
+            "layer_norm", n, ctypes.addressof(first), ctypes.addressof(second), mean_np.data_ptr(),
+            rstd_np.data_ptr(), p, n, out.data_ptr(),
+        )  # fmt: skip
         return out
 
     def group_norm(
@@ -250,15 +216,13 @@ class Loops:
         held = [t.contiguous() for t in (grad_ncp, inputs_ncp, mean_nh, rstd_nh)]
         addresses = [t.data_ptr() for t in held]
         out = torch.empty(2, n, channels, dtype=torch.float32)
-
-        def work(take: Callable[[], tuple[int, int] | None]) -> None:
-            while (part := take()) is not None:
-                self._group_norm(
-                    *addresses, channels, mean_nh.shape[1], p, out.data_ptr(), n, *part
-                )
-
-        shared_out(work, n)
+        groups = mean_nh.shape[1]
+        self._run("group_norm", n, *addresses, channels, groups, p, n, out.data_ptr())
         return out
+
+
+def address(tensor: Tensor | None) -> int | None:
+    return None if tensor is None else tensor.data_ptr()
 
 
 def with_rows(values_npk: Tensor) -> Tensor:
@@ -269,25 +233,6 @@ def with_rows(values_npk: Tensor) -> Tensor:
 def rows(values_npk: Tensor) -> ctypes.Array:
     """As the C code takes them; the tensor must outlive the call."""
     return (size * 4)(values_npk.data_ptr(), *values_npk.stride()[:2], values_npk.shape[2])
-
-
-def shared_out(
-    work: Callable[[Callable[[], tuple[int, int] | None]], None], num_samples: int
-) -> None:
-    """Calls `work` on torch's threads; each takes parts of the samples until none are left."""
-    threads = min(torch.get_num_threads(), num_samples)
-    step = -(-num_samples // (PIECES * threads))
-    todo = collections.deque(
-        (start, min(start + step, num_samples)) for start in range(0, num_samples, step)
-    )
-
-    def take() -> tuple[int, int] | None:
-        try:
-            return todo.popleft()
-        except IndexError:
-            return None
-
-    on_all(lambda: work(take), threads)
 
 
 @functools.cache

@@ -1,0 +1,342 @@
+/* The part of loops.c that is about convolutions. */
+
+/* --- Convolutions: C[l][o] = sum over positions p of X[p + l] G[p][o] ---------------------------
+ * with l = (c, i, j) a channel and a kernel offset.  X is read where it lies (no patches are
+ * copied), G is transposed first.  A tile is some lines l by some vectors of output channels. */
+
+typedef struct {
+    int64_t channels, height, width, out_channels, out_height, out_width, groups;
+    int64_t kernel_height, kernel_width, stride_height, stride_width, pad_height, pad_width;
+    int64_t dilation_height, dilation_width;
+} Geometry;
+
+INLINE double lines(const float *x, const Geometry *s, int64_t row, const int64_t *offsets,
+                    const float *g, int64_t g_width, float *out, int64_t wanted, int count,
+                    int vectors) {
+    vec sums[LINES][2];
+    memset(sums, 0, sizeof sums);
+    int64_t column = s->stride_width;
+    for (int64_t i = 0; i < s->out_height; i++) {
+        const float *at = x + i * row;
+        int64_t j = 0;
+        for (; j + 1 < s->out_width; j += 2, at += 2 * column, g += 2 * g_width) {
+            vec first[2], second[2];
+            for (int v = 0; v < vectors; v++) {
+                first[v] = *(const vec *)(g + v * W);
+                second[v] = *(const vec *)(g + g_width + v * W);
+            }
+            for (int k = 0; k < count; k++) {
+                float here = at[offsets[k]], next = at[offsets[k] + column];
+                for (int v = 0; v < vectors; v++) sums[k][v] += here * first[v];
+                for (int v = 0; v < vectors; v++) sums[k][v] += next * second[v];
+            }
+        }
+        for (; j < s->out_width; j++, at += column, g += g_width)
+            for (int k = 0; k < count; k++)
+                for (int v = 0; v < vectors; v++)
+                    sums[k][v] += at[offsets[k]] * *(const vec *)(g + v * W);
+    }
+    vec squares = {0};
+    for (int k = 0; k < count && k < wanted; k++)
+        for (int v = 0; v < vectors; v++) {
+            squares += sums[k][v] * sums[k][v];
+            if (out) *(vec *)(out + k * g_width + v * W) = sums[k][v];
+        }
+    return total(squares);
+}
+
+/* One function for each size of tile, so that its loops are unrolled; of the lines of the last, only
+ * some are wanted. */
+#define TILE(name, count, vectors)                                                                 \
+    static double name(const float *x, const Geometry *s, int64_t row, const int64_t *offsets,     \
+                       const float *g, int64_t g_width, float *out, int64_t wanted) {              \
+        return lines(x, s, row, offsets, g, g_width, out, wanted, count, vectors);                 \
+    }
+TILE(lines_by_two, LINES, 2)
+TILE(lines_by_one, LINES, 1)
+TILE(few_by_two, FEW, 2)
+TILE(few_by_one, FEW, 1)
+
+/* 4 x 4 numbers at a time, of so few positions that what is written stays in the cache. */
+static void transpose(const float *g, int64_t channels, int64_t positions, float *out,
+                      int64_t width) {
+    enum { NEAR = 32 };
+    for (int64_t start = 0; start < positions; start += NEAR) {
+        int64_t end = start + NEAR < positions ? start + NEAR : positions, o = 0;
+        for (; o + 4 <= channels; o += 4) {
+            const float *at = g + o * positions;
+            int64_t p = start;
+            for (; p + 4 <= end; p += 4) {
+                four a = *(const four *)(at + p), b = *(const four *)(at + positions + p);
+                four c = *(const four *)(at + 2 * positions + p);
+                four d = *(const four *)(at + 3 * positions + p);
+                four ab = SHUFFLE(a, b, 0, 4, 1, 5), cd = SHUFFLE(c, d, 0, 4, 1, 5);
+                four ef = SHUFFLE(a, b, 2, 6, 3, 7), gh = SHUFFLE(c, d, 2, 6, 3, 7);
+                float *to = out + p * width + o;
+                *(four *)to = SHUFFLE(ab, cd, 0, 1, 4, 5);
+                *(four *)(to + width) = SHUFFLE(ab, cd, 2, 3, 6, 7);
+                *(four *)(to + 2 * width) = SHUFFLE(ef, gh, 0, 1, 4, 5);
+                *(four *)(to + 3 * width) = SHUFFLE(ef, gh, 2, 3, 6, 7);
+            }
+            for (; p < end; p++)
+                for (int k = 0; k < 4; k++) out[p * width + o + k] = at[k * positions + p];
+        }
+        for (; o < width; o++)
+            for (int64_t p = start; p < end; p++)
+                out[p * width + o] = o < channels ? g[o * positions + p] : 0;
+    }
+}
+
+static void pad(const float *x, const Geometry *s, int64_t height, int64_t width, float *out) {
+    memset(out, 0, sizeof(float) * s->channels * height * width);
+    for (int64_t c = 0; c < s->channels; c++)
+        for (int64_t y = 0; y < s->height; y++)
+            memcpy(out + (c * height + y + s->pad_height) * width + s->pad_width,
+                   x + (c * s->height + y) * s->width, sizeof(float) * s->width);
+}
+
+static double weight_gradient(const float *x, const Geometry *s, int64_t row, int64_t num_lines,
+                              const int64_t *offsets, const float *g, int64_t g_width, float *out) {
+    double squares = 0;
+    for (int64_t o = 0; o < g_width; o += 2 * W) {
+        int two = o + W < g_width;
+        for (int64_t k = 0, many; k < num_lines; k += many ? LINES : FEW) {
+            many = k + 2 * FEW < num_lines;
+            squares += (many ? two ? lines_by_two : lines_by_one : two ? few_by_two : few_by_one)(
+                x, s, row, offsets + k, g + o, g_width, out ? out + k * g_width + o : 0,
+                num_lines - k);
+        }
+    }
+    return squares;
+}
+
+/* inputs [n, groups, channels, height, width], grads [n, groups, out_channels, out positions];
+ * kept [n, groups, l, out_channels up to a multiple of W] or null. */
+typedef struct {
+    const float *inputs, *grads;
+    float *kept;
+    double *squares, *mass;
+    const Geometry *geometry;
+} Convolution;
+
+int64_t psac_convolution_bytes(const Geometry *s) {
+    int64_t lines = s->channels * s->kernel_height * s->kernel_width;
+    int64_t height = s->height + 2 * s->pad_height, width = s->width + 2 * s->pad_width;
+    int64_t g = s->out_height * s->out_width * ((s->out_channels + W - 1) / W * W);
+    return sizeof(int64_t) * (lines + LINES) + sizeof(float) * (g + s->channels * height * width);
+}
+
+void psac_convolution(const void *given, void *memory, int64_t first, int64_t last) {
+    const Convolution *its = given;
+    const Geometry *s = its->geometry;
+    int64_t *offsets = memory;
+    int64_t height = s->height + 2 * s->pad_height, width = s->width + 2 * s->pad_width, l = 0;
+    for (int64_t c = 0; c < s->channels; c++)
+        for (int64_t i = 0; i < s->kernel_height; i++)
+            for (int64_t j = 0; j < s->kernel_width; j++)
+                offsets[l++] =
+                    (c * height + i * s->dilation_height) * width + j * s->dilation_width;
+    memset(offsets + l, 0, sizeof(int64_t) * LINES);
+    int64_t positions = s->out_height * s->out_width, g_width = (s->out_channels + W - 1) / W * W;
+    float *g = (float *)(offsets + l + LINES), *padded = g + positions * g_width;
+    double *squares = its->squares;
+    for (int64_t n = first; n < last; n++) {
+        squares[n] = 0;
+        for (int64_t h = n * s->groups; h < (n + 1) * s->groups; h++) {
+            const float *x = its->inputs + h * s->channels * s->height * s->width;
+            transpose(its->grads + h * s->out_channels * positions, s->out_channels, positions, g,
+                      g_width);
+            if (s->pad_height || s->pad_width) {
+                pad(x, s, height, width, padded);
+                x = padded;
+            }
+            squares[n] += weight_gradient(x, s, width * s->stride_height, l, offsets, g, g_width,
+                                          its->kept ? its->kept + h * l * g_width : 0);
+        }
+    }
+}
+
+/* --- Gram of pixels, for stride one: sum over p, q of <g_p, g_q> <patch_p, patch_q> -------------
+ * where <patch_p, patch_q> is the sum over kernel offsets d of <x_{p+d}, x_{q+d}>.  Pixels and
+ * output positions lie on one grid, so that an offset is one distance in memory; masks leave out
+ * what lies beyond the image.  Channels stay outermost, in panels of SPAN places.  Of both Gram
+ * matrices only blocks on and above the diagonal are formed, the second never stored. */
+
+typedef int32_t mask __attribute__((vector_size(4 * W), aligned(4), may_alias));
+enum { SPAN = 3 * W, BLOCK = W / 2 };
+#define LANE(k, s) k
+
+typedef struct {
+    int64_t width, pixels, outputs; /* of the grid; places on it up to whole panels */
+    int64_t offsets, reach;         /* of the kernel; the largest distance that one can be */
+} Grid;
+
+static int64_t whole(int64_t count, int64_t unit) { return (count + unit - 1) / unit * unit; }
+
+static Grid grid(const Geometry *s) {
+    int64_t width = s->width > s->out_width ? s->width : s->out_width;
+    int64_t rows = s->pad_height + s->kernel_height * s->dilation_height;
+    int64_t columns = s->pad_width + s->kernel_width * s->dilation_width;
+    return (Grid){width, whole(s->height * width, SPAN), whole(s->out_height * width, SPAN),
+                  s->kernel_height * s->kernel_width, rows * width + columns};
+}
+
+int64_t psac_pixels_bytes(const Geometry *s) {
+    Grid t = grid(s);
+    int64_t numbers = s->channels * t.pixels + s->out_channels * t.outputs +
+                      t.offsets * t.outputs + t.pixels * t.pixels + 2 * (t.reach + SPAN) +
+                      t.pixels + t.outputs;
+    return sizeof(int64_t) * t.offsets + sizeof(float) * numbers;
+}
+
+/* masks[d][p]: whether offset d of position p lies in the image; shifts[d]: how far it is. */
+static void outline(const Geometry *s, const Grid *t, int64_t *shifts, int32_t *masks) {
+    memset(masks, 0, sizeof(int32_t) * t->offsets * t->outputs);
+    for (int64_t d = 0; d < t->offsets; d++, masks += t->outputs) {
+        int64_t down = d / s->kernel_width * s->dilation_height - s->pad_height;
+        int64_t right = d % s->kernel_width * s->dilation_width - s->pad_width;
+        shifts[d] = down * t->width + right;
+        for (int64_t y = 0; y < s->out_height; y++)
+            for (int64_t x = 0; x < s->out_width; x++)
+                masks[y * t->width + x] = -(y + down >= 0 && y + down < s->height &&
+                                            x + right >= 0 && x + right < s->width);
+    }
+}
+
+/* [channels, height, width] to [places / SPAN, channels, SPAN] */
+static void pack(const float *x, int64_t channels, int64_t height, int64_t width, int64_t grid_width,
+                 int64_t places, float *line, float *out) {
+    memset(line, 0, sizeof(float) * places);
+    for (int64_t c = 0; c < channels; c++) {
+        for (int64_t y = 0; y < height; y++, x += width)
+            memcpy(line + y * grid_width, x, sizeof(float) * width);
+        for (int64_t q = 0; q < places; q += SPAN)
+            memcpy(out + q * channels + c * SPAN, line + q, sizeof(float) * SPAN);
+    }
+}
+
+INLINE void products_of(const float *a, const float *b, int64_t channels, float *out, int64_t row,
+                        int vectors) {
+    vec sums[BLOCK][3];
+    memset(sums, 0, sizeof sums);
+    for (int64_t c = 0; c < channels; c++, a += SPAN, b += SPAN) {
+        vec y[3];
+        for (int v = 0; v < vectors; v++) y[v] = *(const vec *)(b + v * W);
+        for (int i = 0; i < BLOCK; i++)
+            for (int v = 0; v < vectors; v++) sums[i][v] += a[i] * y[v];
+    }
+    for (int i = 0; i < BLOCK; i++)
+        for (int v = 0; v < vectors; v++) *(vec *)(out + i * row + v * W) = sums[i][v];
+}
+
+/* One function for each number of vectors, as above. */
+#define PRODUCTS(name, vectors)                                                                    \
+    static void name(const float *a, const float *b, int64_t channels, float *out, int64_t row) {  \
+        products_of(a, b, channels, out, row, vectors);                                            \
+    }
+PRODUCTS(products_by_one, 1)
+PRODUCTS(products_by_two, 2)
+PRODUCTS(products_by_three, 3)
+
+typedef struct {
+    int64_t p, q, from, to; /* BLOCK rows from p; of the panel at q, these vectors */
+} Block;
+
+/* The next block on or above the diagonal, row by row in each panel. */
+static int next(Block *k, int64_t places) {
+    k->p += BLOCK;
+    if (k->p >= k->q + SPAN || k->p >= places) k->p = 0, k->q += SPAN;
+    k->from = k->p > k->q ? (k->p - k->q) / W : 0;
+    k->to = k->q + SPAN <= places ? 3 : (places - k->q + W - 1) / W;
+    return k->q < places;
+}
+
+static void form(const Block *k, const float *packed, int64_t channels, float *out, int64_t row) {
+    const float *a = packed + k->p / SPAN * SPAN * channels + k->p % SPAN;
+    const float *b = packed + k->q * channels + k->from * W;
+    int64_t vectors = k->to - k->from;
+    (vectors == 3 ? products_by_three : vectors == 2 ? products_by_two : products_by_one)(
+        a, b, channels, out + k->from * W, row);
+}
+
+typedef struct {
+    const float *pixels; /* Gram matrix of pixels, in rows of so many */
+    int64_t row, offsets, outputs;
+    const int64_t *shifts;
+    const int32_t *masks;
+} Shifted;
+
+/* Adds <g_p, g_q> <patch_p, patch_q> over a row of a block, for q beyond p. */
+INLINE vec beyond(const Shifted *s, const float *grads, int64_t p, int64_t q, int vectors) {
+    vec sums[3], sum = {0};
+    memset(sums, 0, sizeof sums);
+    const int32_t *masks = s->masks;
+    for (int64_t d = 0; d < s->offsets; d++, masks += s->outputs) {
+        if (!masks[p]) continue;
+        const float *at = s->pixels + (p + s->shifts[d]) * s->row + q + s->shifts[d];
+        for (int v = 0; v < vectors; v++)
+            sums[v] += (vec)(*(const mask *)(at + v * W) & *(const mask *)(masks + q + v * W));
+    }
+    const mask lanes = {LANES(LANE, 0)};
+    for (int v = 0; v < vectors; v++) {
+        vec z = sums[v] * *(const vec *)(grads + v * W);
+        sum += (vec)((mask)z & (lanes > (int32_t)(p - q - v * W)));
+    }
+    return sum;
+}
+
+static vec rows_beyond(const Shifted *s, const Block *k, const float *grads) {
+    vec sum = {0};
+    int64_t q = k->q + k->from * W, vectors = k->to - k->from;
+    grads += k->from * W;
+    for (int64_t p = k->p; p < k->p + BLOCK && p < s->outputs; p++, grads += SPAN)
+        sum += vectors == 3   ? beyond(s, grads, p, q, 3)
+               : vectors == 2 ? beyond(s, grads, p, q, 2)
+                              : beyond(s, grads, p, q, 1);
+    return sum;
+}
+
+/* The same for q = p. */
+static double diagonal(const Shifted *s, const Block *k, const float *grads) {
+    double sum = 0;
+    for (int64_t p = k->p > k->q ? k->p : k->q; p < k->p + BLOCK && p < k->q + SPAN; p++) {
+        double patch = 0;
+        for (int64_t d = 0; d < s->offsets; d++)
+            if (s->masks[d * s->outputs + p]) patch += s->pixels[(p + s->shifts[d]) * (s->row + 1)];
+        sum += patch * grads[(p - k->p) * SPAN + p - k->q];
+    }
+    return sum;
+}
+
+/* squares and mass as of psac_gram; nothing is kept. */
+void psac_pixels(const void *given, void *memory, int64_t first, int64_t last) {
+    const Convolution *its = given;
+    const Geometry *s = its->geometry;
+    double *squares = its->squares, *mass = its->mass;
+    int64_t *shifts = memory;
+    Grid t = grid(s);
+    int64_t pixels = s->height * t.width, outputs = s->out_height * t.width;
+    float *x = (float *)(shifts + t.offsets), *g = x + s->channels * t.pixels, *line = g + s->out_channels * t.outputs;
+    int32_t *masks = (int32_t *)(line + t.pixels + t.outputs);
+    float *gram = (float *)masks + t.offsets * t.outputs + t.reach + SPAN;
+    Shifted shifted = {gram, t.pixels, t.offsets, t.outputs, shifts, masks};
+    float products[BLOCK * SPAN];
+    outline(s, &t, shifts, masks);
+    for (int64_t n = first; n < last; n++) {
+        squares[n] = mass[n] = 0;
+        for (int64_t h = n * s->groups; h < (n + 1) * s->groups; h++) {
+            pack(its->inputs + h * s->channels * s->height * s->width, s->channels, s->height, s->width,
+                 t.width, t.pixels, line, x);
+            pack(its->grads + h * s->out_channels * s->out_height * s->out_width, s->out_channels,
+                 s->out_height, s->out_width, t.width, t.outputs, line, g);
+            for (Block k = {-BLOCK, 0, 0, 0}; next(&k, pixels);)
+                form(&k, x, s->channels, gram + k.p * t.pixels + k.q, t.pixels);
+            for (Block k = {-BLOCK, 0, 0, 0}; next(&k, outputs);) {
+                form(&k, g, s->out_channels, products, SPAN);
+                squares[n] += 2 * total(rows_beyond(&shifted, &k, products));
+                if (k.p + BLOCK > k.q) mass[n] += diagonal(&shifted, &k, products);
+            }
+        }
+        squares[n] += mass[n];
+    }
+}
