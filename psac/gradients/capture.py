@@ -27,8 +27,6 @@ from .rules.arrival import Arrival
 # holds anyway.
 BUDGET_SHARE = 0.3
 MINIMAL_BUDGET = 2**20
-# What may be held from one step to the next: it stands beside all activations.
-HELD_BYTES = 2**20
 
 
 class Captured:
@@ -41,7 +39,7 @@ class Captured:
         self.measured: list[tuple[tuple[str, ...], Tensor]] = []  # squared norms
         self.foreign_gradients: dict[int, Tensor] = {}
         allowed = MINIMAL_BUDGET + int(BUDGET_SHARE * plan.activation_bytes)
-        self.budget = Budget(allowed, plan.spare, HELD_BYTES)
+        self.budget = Budget(allowed)
         self.activation_bytes = 0
         self._reading = GraphExecGroup()
         self._arrived: set[int] = set()
@@ -148,7 +146,6 @@ class Captured:
             while self.joints:
                 names, joint = self.joints.pop(0)
                 sums.update(joint.weighted_sums(weights[groups.of(names)]))
-        self.budget.give_back()
         return sums
 
 

@@ -20,9 +20,8 @@ float32 at least. `norms_squared` may replace what it holds by a cheaper form of
 
 from __future__ import annotations
 
-import math
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Protocol
 
 import torch
@@ -77,18 +76,14 @@ def slices(total: int, bytes_each: int, limit: int = TEMPORARY_BYTES) -> list[sl
 
 
 class Budget:
-    """Memory for gradients that are kept in one backward.
+    """How many bytes of gradients may be kept in one backward, and what it need not compute twice.
 
-    So many bytes, from `spare` buffers of earlier ones. Buffers go back with `give_back`, those
-    that fit into `held` bytes: new memory costs more time than what is written into it, but what is
-    held stands beside all activations of the next step. The budget also remembers the Gram matrices
-    of the last inputs, which several operations may read (query, key and value of attention).
+    Several operations may read the same inputs (query, key and value of attention), and the same
+    output gradient (a weight and its bias).
     """
 
-    def __init__(self, num_bytes: int, spare: list[Tensor] | None = None, held: int = 0):
-        self.left, self._held = num_bytes, held
-        self._spare = [] if spare is None else spare
-        self._lent: list[Tensor] = []
+    def __init__(self, num_bytes: int):
+        self.left = num_bytes
         self._last: dict[str, tuple[tuple, Tensor, Tensor]] = {}
         self._squares: dict[tuple, tuple[Tensor, Tensor]] = {}
 
@@ -103,31 +98,6 @@ class Budget:
             return False
         self.left -= price
         return True
-
-    def empty(self, shape: Sequence[int], like: Tensor) -> Tensor:
-        """An uninitialised tensor for what was allowed."""
-        size = math.prod(shape)
-        fitting = [
-            k
-            for k, t in enumerate(self._spare)
-            if t.numel() >= size and t.dtype == like.dtype and t.device == like.device
-        ]
-        if fitting:
-            buffer = self._spare.pop(min(fitting, key=lambda k: self._spare[k].numel()))
-        else:
-            buffer = torch.empty(size, dtype=like.dtype, device=like.device)
-            if self._spare:
-                self._spare.pop(0)  # too small for anyone who asks in this order
-        self._lent.append(buffer)
-        return buffer[:size].view(*shape)
-
-    def give_back(self) -> None:
-        room = self._held - sum(buffer.nbytes for buffer in self._spare)
-        for buffer in self._lent:
-            if buffer.nbytes <= room:
-                self._spare.append(buffer)
-                room -= buffer.nbytes
-        self._lent = []
 
     def forget(self) -> None:
         """Norms are there: what was remembered for them would only hold memory."""
@@ -249,9 +219,7 @@ class Outer:
         if worth_it and budget.allows(size, self.nbytes):
             self.method = "instantiated"
             left, right = wide(self.left), wide(self.right)
-            formed = torch.matmul(
-                left.transpose(-2, -1), right, out=budget.empty((n, h, l, r), left)
-            )
+            formed = torch.matmul(left.transpose(-2, -1), right)
             self.kept = Dense(formed.view(n, *self.shape))
             self.left = self.right = self.left.new_empty(0)
             return self.kept.norms_squared(budget)

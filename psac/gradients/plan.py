@@ -101,7 +101,6 @@ class Plan:
     taps: tuple[Tap, ...]
     clusters: tuple[Cluster, ...]
     unused: tuple[str, ...]  # private parameters that the forward did not touch
-    spare: list[Tensor] = field(default_factory=list)  # buffers for kept gradients
     root_dims: list[int | None] | None = None  # where outputs hold the samples, once proved
     # inputs and output gradients of all taps, as of the largest batch so far
     activation_bytes: int = 0

@@ -112,14 +112,14 @@ class Patches:
         elif self.method == "direct norms":
             return plane.direct_norms()
         elif self.method == "direct products":
-            norms, formed = plane.direct_products(budget)
+            norms, formed = plane.direct_products()
             self.kept, self.lanes = [Dense(formed)], formed.shape[-1]
             self.inputs = self.grad = self.inputs.new_empty(0)
             return norms
         elif self.method == "shifted products":
-            self.kept = [Dense(values) for values in plane.shifted_products(budget)]
+            self.kept = [Dense(values) for values in plane.shifted_products()]
         else:
-            self.kept = [Dense(plane.unfolded_products(budget=budget))]
+            self.kept = [Dense(plane.unfolded_products())]
         self.inputs = self.grad = self.inputs.new_empty(0)
         return torch.stack([part.norms_squared(budget) for part in self.kept]).sum(0)
 

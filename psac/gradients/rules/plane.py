@@ -15,7 +15,6 @@ from torch import Tensor
 
 from ..contributions import (
     SCRATCH_BYTES,
-    Budget,
     Outer,
     diagonal_product,
     rows,
@@ -95,12 +94,12 @@ class Plane:
     def direct_norms(self) -> Tensor:
         return self._compiled().convolution(self.inputs, self.grad, self.geometry)
 
-    def direct_products(self, budget: Budget) -> tuple[Tensor, Tensor]:
+    def direct_products(self) -> tuple[Tensor, Tensor]:
         """Norms, and gradients [n, h, l, r up to a multiple of the lanes]."""
         compiled = self._compiled()
         lanes = compiled.padded(self.geometry.out_channels)
         shape = (len(self.inputs), self.groups, self.geometry.lines, lanes)
-        formed = budget.empty(shape, self.inputs)
+        formed = self.inputs.new_empty(shape)
         return compiled.convolution(self.inputs, self.grad, self.geometry, formed), formed
 
     def gram_of_pixels(self) -> Tensor:
@@ -175,20 +174,18 @@ class Plane:
             norms.append(Outer(left, right, (self.groups, l, right.shape[-1])).by_gram())
         return torch.cat(norms)
 
-    def unfolded_products(
-        self, samples: Tensor | None = None, budget: Budget | None = None
-    ) -> Tensor:
+    def unfolded_products(self, samples: Tensor | None = None) -> Tensor:
         """[n, output channels, l]"""
         n = len(self.inputs) if samples is None else len(samples)
         l, p = self.inputs.shape[1] // self.groups * math.prod(self.kernel), math.prod(self.out)
         shape = (n, self.groups, self.grad.shape[1] // self.groups, l)
-        out = self.inputs.new_empty(shape) if budget is None else budget.empty(shape, self.inputs)
+        out = self.inputs.new_empty(shape)
         for s in slices(n, 4 * self.groups * l * p, SCRATCH_BYTES):
             part = s if samples is None else samples[s]
             torch.matmul(self.grads(part), self.unfolded(part).transpose(2, 3), out=out[s])
         return out.flatten(1, 2)
 
-    def shifted_products(self, budget: Budget) -> list[Tensor]:
+    def shifted_products(self) -> list[Tensor]:
         """[n, output channels, c] for each kernel offset.
 
         Rows of outputs are padded to the width of the input.
@@ -201,7 +198,7 @@ class Plane:
         )
         n, groups, r, length = grad_nhrp.shape
         offsets = self.offsets()
-        out = budget.empty((len(offsets), n, groups, r, columns_nhcq.shape[2]), inputs)
+        out = inputs.new_empty(len(offsets), n, groups, r, columns_nhcq.shape[2])
         for k, (i, j) in enumerate(offsets):
             start = i * width + j
             torch.matmul(
