@@ -85,6 +85,7 @@ def _times(
             except Exception as error:  # noqa: BLE001 - whatever a library raises is its result
                 figures[name, size] = {"status": "cannot run", "error": error_text(error)}
     # The largest sizes take seconds each; the trend needs no more than a few runs of them.
+    speed.keep_memory()
     times = speed.interleave(runs, budget_seconds=seconds, seed=seed, min_runs=3)
     for key, values in times.items():
         name, size = key.split("@")

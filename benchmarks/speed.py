@@ -6,13 +6,20 @@ ones tell of other work on the machine), its ratio is that over the ordinary ste
 bootstrap interval. Rounds go on until the time budget is spent. A contestant that is many times
 slower than the fastest joins only every few rounds, or it would eat the precision of the others.
 
+As in training, a step follows others of its kind: a run is as many as take a tenth of a second. And
+the allocator keeps what it has: whether a step gets fresh memory, which is dear, would else depend
+on who ran before.
+
 >>> lower_quartile([4.0, 1.0, 2.0, 3.0, 9.0])
 2.0
 """
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import gc
+import math
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -24,6 +31,7 @@ from benchmarks.contestants import warmed_up
 from benchmarks.records import error_text
 from benchmarks.workloads import Batch, Workload
 
+SHORTEST_RUN = 0.1  # seconds
 SLOW = 4.0  # a contestant joins every n-th round when it is n times this factor slower
 
 Run = Callable[[], object]
@@ -50,15 +58,20 @@ def interleave(
     seed: int = 0,
     min_runs: int = 5,
     max_rounds: int = 1000,
+    steps: int = 1,
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, list[float]]:
-    """Seconds of every run of every contestant, in shuffled rounds; never fewer than `min_runs`."""
+    """Seconds a step of every run of every contestant, in shuffled rounds.
+
+    Never fewer than `min_runs`, each of so many steps.
+    """
 
     def seconds_of(name: str) -> float:
         gc.collect()  # outside the clock: one contestant's garbage is not another's time
         start = clock()
-        runs[name]()
-        return clock() - start
+        for _ in range(steps):
+            runs[name]()
+        return (clock() - start) / steps
 
     shuffler = random.Random(seed)
     times: dict[str, list[float]] = {name: [] for name in runs}
@@ -67,7 +80,8 @@ def interleave(
     gc.disable()
     try:
         first = {name: seconds_of(name) for name in runs}
-        joins = strides(first, budget_seconds=budget_seconds, min_runs=min_runs) if first else {}
+        budget_per_step = budget_seconds / steps
+        joins = strides(first, budget_seconds=budget_per_step, min_runs=min_runs) if first else {}
         end = clock() + budget_seconds
         for number in range(max_rounds):
             if clock() > end and all(len(t) >= min_runs for t in times.values()):
@@ -126,9 +140,33 @@ def measure(
             runs[name] = bound_run(name, workload, batch, seed=seed)
         except Exception as error:  # noqa: BLE001 - whatever a library raises is its result
             failed[name] = {"status": "cannot run", "error": error_text(error)}
-    times = interleave(runs, budget_seconds=seconds, seed=seed, min_runs=min_runs)
+    keep_memory()
+    times = interleave(
+        runs, budget_seconds=seconds, seed=seed, min_runs=min_runs, steps=steps_of(runs)
+    )
     figures = summarise(times) | failed
     return {name: figures[name] for name in contestants}
+
+
+def steps_of(runs: Mapping[str, Run]) -> int:
+    """How many steps of the fastest contestant make a run."""
+    seconds = []
+    for run in runs.values():
+        start = time.perf_counter()
+        run()
+        seconds.append(time.perf_counter() - start)
+    return max(1, math.ceil(SHORTEST_RUN / min(seconds))) if seconds else 1
+
+
+def keep_memory() -> None:
+    """Tells the C library to give no freed memory back; where it cannot be told, nothing changes.
+
+    By M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of GNU's malloc.h, the latter at its largest value.
+    """
+    with contextlib.suppress(AttributeError, OSError):
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(-1, 2**31 - 1)
+        mallopt(-3, 32 * 2**20)
 
 
 def bound_run(name: str, workload: Workload, batch: Batch, *, seed: int) -> Run:

@@ -94,6 +94,15 @@ def test_a_slow_contestant_joins_fewer_rounds_but_enough() -> None:
     assert len(times["fast"]) > 5 * len(times["slow"])
 
 
+def test_a_run_of_several_steps_counts_as_one_and_tells_the_time_of_a_step() -> None:
+    machine = FakeMachine()
+    runs = {"a": machine.step("a", 1.0), "b": machine.step("b", 2.0)}
+    times = speed.interleave(runs, budget_seconds=90, clock=machine.clock, steps=4)
+    assert set(times["a"]) == {1.0} and set(times["b"]) == {2.0}
+    assert machine.order[:8] == ["a"] * 4 + ["b"] * 4
+    assert 90 <= machine.now <= 115
+
+
 def test_every_contestant_gets_its_runs_even_without_a_budget() -> None:
     machine = FakeMachine()
     runs = {"fast": machine.step("fast", 1.0), "slow": machine.step("slow", 100.0)}
