@@ -160,7 +160,8 @@ def markdown(folder: Path, *, sweeps_at: str | None = None) -> str:
     if speed:
         parts += [
             "Time of one full step over the ordinary step (lower quartile, interleaved in one "
-            "process whose allocator keeps its memory); last column: how many times faster psac is than Opacus' better mode.",
+            "process whose allocator keeps its memory); last column: how many times faster psac is "
+            "than Opacus' better mode.",
             ratio_table(speed, kind="speed", notes=notes),
         ]
     if memory:
