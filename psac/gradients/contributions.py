@@ -9,7 +9,7 @@ dearer, and answers three questions:
 
     Dense    holds them.
     Outer    a sum over positions p of left[n, p, :] x right[n, p, :] (every matrix product).
-    Bias     a sum over positions of the output gradients of an Outer.
+    Bias     a sum over positions of output gradients, formed on the way where possible.
     Ragged   an Outer of which some positions add nothing (in ragged.py).
     Lookup   rows of a table: gradient[n, index[n, p], :] += values[n, p, :] (embeddings).
     Patches  a convolution's weight (in convolution.py).
@@ -148,27 +148,27 @@ class Dense:
 
 
 class Bias(Dense):
-    """gradient[n] = sum over p of rows[n, p, :]: what is added where an `Outer` is.
+    """[n, r]: a sum of output gradients, of which a weight is another.
 
-    It is formed when it is first asked for, unless that `Outer` has done so on its way.
+    It is formed when it is first asked for, unless the weight's contribution has done so on its
+    way.
     """
 
-    def __init__(self, rows_npr: Tensor):
-        self._rows: Tensor | None = rows_npr
+    def __init__(self, num_samples: int, form: Callable[[], Tensor]):
+        self._form: Callable[[], Tensor] | None = form
         self._values: Tensor | None = None
-        self.num_samples = len(rows_npr)
+        self.num_samples = num_samples
 
     @property
     def values(self) -> Tensor:
-        if self._rows is not None:
-            rows = wide(self._rows)
-            self.values = rows.squeeze(1) if rows.shape[1] == 1 else rows.sum(1)
+        if self._form is not None:
+            self.values = self._form()
         assert self._values is not None
         return self._values
 
     @values.setter
     def values(self, values_nr: Tensor) -> None:
-        self._values, self._rows = values_nr, None
+        self._values, self._form = values_nr, None
 
 
 class Outer:
@@ -204,7 +204,13 @@ class Outer:
 
     def with_bias(self) -> Bias:
         """The bias that is added to the product of which this is the right factor's gradient."""
-        self.bias = Bias(self.right.squeeze(1))
+        rows_npr = self.right.squeeze(1)
+
+        def form() -> Tensor:
+            rows = wide(rows_npr)
+            return rows.squeeze(1) if rows.shape[1] == 1 else rows.sum(1)
+
+        self.bias = Bias(self.num_samples, form)
         return self.bias
 
     def norms_squared(self, budget: Budget) -> Tensor:

@@ -116,15 +116,23 @@ class Loops:
         return -(-out_channels // self.lanes) * self.lanes
 
     def convolution(
-        self, inputs: Tensor, grad: Tensor, geometry: Geometry, kept: Tensor | None = None
+        self,
+        inputs: Tensor,
+        grad: Tensor,
+        geometry: Geometry,
+        kept: Tensor | None = None,
+        sums: Tensor | None = None,
     ) -> Tensor:
-        """Squared norms [n] of weight gradients; `kept` [n, h, l, padded o] takes those."""
+        """Squared norms [n] of weight gradients.
+
+        `kept` [n, h, l, padded o] takes those; `sums` [n, h x o] the sums of `grad` over positions.
+        """
         inputs, grad = inputs.contiguous(), grad.contiguous()
         squares = torch.empty(len(inputs), dtype=torch.float64)
         numbers = (size * 15)(*geometry.flat())
         self._run(
             "convolution", len(inputs), inputs.data_ptr(), grad.data_ptr(), address(kept),
-            squares.data_ptr(), None, ctypes.addressof(numbers),
+            address(sums), squares.data_ptr(), None, ctypes.addressof(numbers),
             memory=self._library.psac_convolution_bytes(numbers),
         )  # fmt: skip
         return squares.float()
@@ -135,8 +143,8 @@ class Loops:
         squares, mass = torch.empty(2, len(inputs), dtype=torch.float64)
         numbers = (size * 15)(*geometry.flat())
         self._run(
-            "pixels", len(inputs), inputs.data_ptr(), grad.data_ptr(), None, squares.data_ptr(),
-            mass.data_ptr(), ctypes.addressof(numbers),
+            "pixels", len(inputs), inputs.data_ptr(), grad.data_ptr(), None, None,
+            squares.data_ptr(), mass.data_ptr(), ctypes.addressof(numbers),
             memory=self._library.psac_pixels_bytes(numbers),
         )  # fmt: skip
         return squares.float(), mass.float()
@@ -261,7 +269,7 @@ def _agree(found: Loops) -> bool:
     in_steps_of_one = geometry._replace(out_height=7, stride=(1, 1))
     all_patches = F.unfold(inputs, (3, 2), dilation=(1, 2), padding=(0, 1))
     kept = random(2, 1, geometry.lines, found.padded(4))
-    known, sums = random(3, found.gram_numbers(9)), random(3, 37)
+    known, sums, of_channels = random(3, found.gram_numbers(9)), random(3, 37), random(2, 4)
     sparse = left * (random(3, 9, 1) > 0)
     alive = found.alive(sparse)
     starts = torch.cat([torch.zeros(1), alive.sum(1).cumsum(0)]).long()
@@ -274,17 +282,19 @@ def _agree(found: Loops) -> bool:
         "gram": square_sum(torch.matmul(left.transpose(1, 2), right)),
         "gram of known products": square_sum(torch.matmul(left.transpose(1, 2), left)),
         "sums": right.sum(1),
+        "sums of channels": grad.sum((2, 3)),
         "gram of some": square_sum(torch.matmul(sparse.transpose(1, 2), right)),
         "layer norm": torch.stack([right.sum(1), (right * normalised).sum(1)]),
         "group norm": torch.stack([right.sum(2), (right * normalised).sum(2)]),
     }
     given = {
-        "norms": found.convolution(inputs, grad, geometry, kept),
+        "norms": found.convolution(inputs, grad, geometry, kept, of_channels),
         "formed": kept[:, 0, :, :4],
         "pixels": found.pixels(inputs, beside, in_steps_of_one)[0],
         "gram": found.gram(left, right, known, False, sums)[0],
         "gram of known products": found.gram(left, left, known, True)[0],
         "sums": sums,
+        "sums of channels": of_channels,
         "gram of some": found.gram(gathered[0], gathered[1], starts=starts)[0],
         "layer norm": found.layer_norm(right, right, mean, rstd),
         "group norm": found.group_norm(right, right, mean, rstd),

@@ -111,10 +111,11 @@ static double weight_gradient(const float *x, const Geometry *s, int64_t row, in
 }
 
 /* inputs [n, groups, channels, height, width], grads [n, groups, out_channels, out positions];
- * kept [n, groups, l, out_channels up to a multiple of W] or null. */
+ * kept [n, groups, l, out_channels up to a multiple of W] or null; sums of grads over positions
+ * [n, groups, out_channels] or null. */
 typedef struct {
     const float *inputs, *grads;
-    float *kept;
+    float *kept, *sums;
     double *squares, *mass;
     const Geometry *geometry;
 } Convolution;
@@ -124,6 +125,15 @@ int64_t psac_convolution_bytes(const Geometry *s) {
     int64_t height = s->height + 2 * s->pad_height, width = s->width + 2 * s->pad_width;
     int64_t g = s->out_height * s->out_width * ((s->out_channels + W - 1) / W * W);
     return sizeof(int64_t) * (lines + LINES) + sizeof(float) * (g + s->channels * height * width);
+}
+
+static void add_positions(const float *g, int64_t positions, int64_t g_width, int64_t channels,
+                          float *out) {
+    for (int64_t o = 0; o < channels; o += W) {
+        vec sum = {0};
+        for (int64_t p = 0; p < positions; p++) sum += *(const vec *)(g + p * g_width + o);
+        memcpy(out + o, &sum, sizeof(float) * (channels - o < W ? channels - o : W));
+    }
 }
 
 void psac_convolution(const void *given, void *memory, int64_t first, int64_t last) {
@@ -146,6 +156,9 @@ void psac_convolution(const void *given, void *memory, int64_t first, int64_t la
             const float *x = its->inputs + h * s->channels * s->height * s->width;
             transpose(its->grads + h * s->out_channels * positions, s->out_channels, positions, g,
                       g_width);
+            if (its->sums)
+                add_positions(g, positions, g_width, s->out_channels,
+                              its->sums + h * s->out_channels);
             if (s->pad_height || s->pad_width) {
                 pad(x, s, height, width, padded);
                 x = padded;

@@ -53,7 +53,9 @@ def test_convolutions_equal_the_ordinary_weight_gradient_of_each_sample(
         kernel, stride, padding, dilation,
     )  # fmt: skip
     kept = torch.empty(samples, groups, geometry.lines, compiled.padded(out_channels))
-    norms = compiled.convolution(inputs, grad, geometry, kept)
+    sums = torch.empty(grad.shape[:2])
+    norms = compiled.convolution(inputs, grad, geometry, kept, sums)
+    torch.testing.assert_close(sums, grad.sum((2, 3)), rtol=1e-4, atol=1e-4)
     assert torch.equal(norms, compiled.convolution(inputs, grad, geometry))
     torch.testing.assert_close(norms, expected.flatten(1).square().sum(1), rtol=1e-4, atol=1e-4)
     formed = kept[..., :out_channels].transpose(2, 3).reshape(expected.shape)

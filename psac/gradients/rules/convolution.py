@@ -29,7 +29,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..contributions import Budget, Dense, slices, square_sum, wide
+from ..contributions import Bias, Budget, Dense, slices, square_sum, wide
 from ..layout import Layout
 from .arrival import Arrival, Contributions
 from .convolution_costs import Sizes, cheapest
@@ -40,12 +40,17 @@ def convolution(arrival: Arrival) -> Contributions | None:
     if arrival.layout.dim != 0:
         return None
     found: Contributions = {}
+    bias = Bias(arrival.num_samples, lambda: sum_of_positions(arrival))
     if 1 in arrival.inputs:
-        found[1] = Patches(arrival)
+        found[1] = Patches(arrival, bias if 2 in arrival.inputs else None)
     if 2 in arrival.inputs:
-        total = wide(arrival.grad).flatten(2).sum(2)
-        found[2] = Dense(arrival.samples_first(total).sum(1))
+        found[2] = bias
     return found
+
+
+def sum_of_positions(arrival: Arrival) -> Tensor:
+    by_row = wide(arrival.grad).flatten(2).sum(2)
+    return arrival.samples_first(by_row).sum(1)
 
 
 @dataclass(frozen=True)
@@ -84,8 +89,9 @@ class Settings:
 class Patches:
     """The weight of a convolution, seen by n samples."""
 
-    def __init__(self, arrival: Arrival):
+    def __init__(self, arrival: Arrival, bias: Bias | None):
         self.inputs, self.grad = wide(arrival.node._saved_input), wide(arrival.grad)
+        self.bias = bias
         self.settings = Settings.of(arrival.node)
         self.shape = arrival.shapes[1]
         self.layout, self.num_samples = arrival.layout, arrival.num_samples
@@ -110,9 +116,10 @@ class Patches:
         elif self.method == "gram of patches":
             return plane.gram_of_patches()
         elif self.method == "direct norms":
-            return plane.direct_norms()
+            return plane.direct(self.bias, None)
         elif self.method == "direct products":
-            norms, formed = plane.direct_products()
+            formed = plane.room_for_products()
+            norms = plane.direct(self.bias, formed)
             self.kept, self.lanes = [Dense(formed)], formed.shape[-1]
             self.inputs = self.grad = self.inputs.new_empty(0)
             return norms

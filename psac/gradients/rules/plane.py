@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ..contributions import (
     SCRATCH_BYTES,
+    Bias,
     Outer,
     diagonal_product,
     rows,
@@ -91,16 +92,18 @@ class Plane:
         assert found is not None, "chosen only where there are compiled loops"
         return found
 
-    def direct_norms(self) -> Tensor:
-        return self._compiled().convolution(self.inputs, self.grad, self.geometry)
+    def room_for_products(self) -> Tensor:
+        """[n, h, l, r up to a multiple of the lanes]"""
+        lanes = self._compiled().padded(self.geometry.out_channels)
+        return self.inputs.new_empty(len(self.inputs), self.groups, self.geometry.lines, lanes)
 
-    def direct_products(self) -> tuple[Tensor, Tensor]:
-        """Norms, and gradients [n, h, l, r up to a multiple of the lanes]."""
-        compiled = self._compiled()
-        lanes = compiled.padded(self.geometry.out_channels)
-        shape = (len(self.inputs), self.groups, self.geometry.lines, lanes)
-        formed = self.inputs.new_empty(shape)
-        return compiled.convolution(self.inputs, self.grad, self.geometry, formed), formed
+    def direct(self, bias: Bias | None, products: Tensor | None) -> Tensor:
+        """Norms; `products` takes the gradients, and the bias its own."""
+        sums = None if bias is None else self.grad.new_empty(self.grad.shape[:2])
+        norms = self._compiled().convolution(self.inputs, self.grad, self.geometry, products, sums)
+        if bias is not None and sums is not None:
+            bias.values = sums
+        return norms
 
     def gram_of_pixels(self) -> Tensor:
         """sum over p, p' of <g_p, g_p'> <patch_p, patch_p'>.
