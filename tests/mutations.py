@@ -50,13 +50,21 @@ MUTATIONS = (
         (
             (
                 "clipping.py",
-                "torch.where(finite, weights.minimum(_largest(bound, norms)), 0.0)",
-                "torch.where(finite, weights, 0.0)",
+                "safe = weights.minimum(_largest(bound, norms))",
+                "safe = weights",
             ),
         ),
         (
             "tests/auditing/test_step.py::"
             "test_a_rule_that_breaks_its_bound_is_held_to_it_by_the_engine",
+        ),
+    ),
+    Mutation(
+        "rows that count for one layer are taken for another's",
+        (("gradients/ragged.py", "self.starts), pattern\n", "self.starts)\n"),),
+        (
+            "tests/gradients/test_against_the_loop.py::"
+            "test_norms_and_sums_equal_the_loop[float32-other_positions_for_each_layer]",
         ),
     ),
     Mutation(

@@ -138,6 +138,21 @@ class Padded(nn.Module):
 
 
 rows("padded_positions", Padded, 5, 24, 8)
+
+
+class TwoMasks(nn.Module):
+    """Two layers read one tensor; for each, as many positions count, but others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(64, 48), nn.Linear(64, 48)
+
+    def forward(self, x: Tensor) -> Tensor:
+        places = torch.arange(x.shape[1]).unsqueeze(1)
+        return self.first(x) * (places < 6) + self.second(x) * (places >= x.shape[1] - 6)
+
+
+rows("other_positions_for_each_layer", TwoMasks, 5, 24, 64)
 rows("linear_on_no_positions", lambda: Constant(nn.Linear(4, 3)), 5, 0, 4)
 rows(
     "as_many_positions_as_samples",
