@@ -14,7 +14,8 @@ def test_the_text_to_be_broken_is_in_the_package_once(mutation):
         assert text != replacement
     for test in mutation.tests:
         file, _, name = test.partition("::")
-        assert f"def {name}" in (ROOT / file).read_text() or not name
+        function = name.partition("[")[0]  # without the parameters
+        assert f"def {function}" in (ROOT / file).read_text() or not name
 
 
 def test_the_page_lists_all_of_them():
