@@ -34,7 +34,8 @@ from .loops import Loops, loops
 TEMPORARY_BYTES = 8 * 2**20
 # A buffer that stays in the cache while patches are copied and multiplied.
 SCRATCH_BYTES = 2**20
-# Rows that are scaled before they are multiplied: enough that the product runs at its full rate.
+# Rows that are scaled before they are multiplied: enough that the product runs at its full rate,
+# but no more than a quarter of what is multiplied.
 SCALED_BYTES = 4 * 2**20
 # Of the mass that a Gram form adds up, what must be left for float32 to hold the norm to 1e-4.
 CANCELLATION = 2e-3
@@ -394,7 +395,8 @@ def scaled_product(left_ml: Tensor, right_mr: Tensor, weights_m: Tensor) -> Tens
     """
     (m, l), r = left_ml.shape, right_mr.shape[1]
     factor = weights_m.unsqueeze(1)
-    limit = SCALED_BYTES if left_ml.device.type == "cpu" else TEMPORARY_BYTES
+    quarter = max(SCRATCH_BYTES, (left_ml.nbytes + right_mr.nbytes) // 4)
+    limit = min(SCALED_BYTES, quarter) if left_ml.device.type == "cpu" else TEMPORARY_BYTES
     total = None
     for s in slices(m, 4 * min(l, r), limit):
         a, b = left_ml[s], right_mr[s]
