@@ -247,10 +247,10 @@ def safe_weights(rule: ClippingRule, norms: Tensor) -> Tensor:
     bound = _positive(rule, "bound")
     (norms,) = _tensors(norms)
     finite = None if bool((norms.abs() < math.inf).all()) else norms.isfinite()
-    if finite is None:
-        weights = _matching(norms, rule.weights(norms), rule)
-    else:
-        weights = _matching(norms, rule.weights(torch.where(finite, norms, 1.0)), rule)
+    # A copy: what a rule does to it in place must not move the limit below.
+    given = norms.clone() if finite is None else torch.where(finite, norms, 1.0)
+    weights = _matching(norms, rule.weights(given), rule)
+    if finite is not None:
         weights = torch.where(finite, weights, 0.0)
     if not bool((weights >= 0).all()):
         wrong = ~(weights >= 0)

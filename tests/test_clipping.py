@@ -262,6 +262,19 @@ def test_gradients_whose_squares_underflow_stay_below_the_bound(magnitude):
         assert weighted.item() <= rule.bound
 
 
+@pytest.mark.parametrize("others", [[], [math.inf]])
+def test_a_rule_that_writes_into_the_norms_is_held_to_its_bound_all_the_same(others):
+    class Writes:
+        bound = 1.0
+
+        def weights(self, norms):
+            return norms.fill_(0.5)
+
+    norms = torch.tensor([0.1, 40.0, *others])
+    assert (safe_weights(Writes(), norms) * norms)[:2].max() <= 1.0
+    assert norms.tolist()[1:] == [40.0, *others]
+
+
 @pytest.mark.parametrize("rule", RULES, ids=repr)
 def test_a_sample_that_is_not_finite_gets_weight_zero_and_spares_the_others(rule):
     norms = torch.tensor([0.5, math.inf, 2.0, math.nan])
