@@ -16,6 +16,7 @@ enum { W = 8, LINES = 6, FEW = 2, LEFT = 2, RIGHT = 4 };
 #define LANES(F, s) F(0, s), F(1, s), F(2, s), F(3, s), F(4, s), F(5, s), F(6, s), F(7, s)
 #endif
 typedef float vec __attribute__((vector_size(4 * W), aligned(4), may_alias));
+typedef double doubles __attribute__((vector_size(8 * W)));
 typedef float four __attribute__((vector_size(16), aligned(4), may_alias));
 #if defined(__clang__) || __GNUC__ >= 12
 #define SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)

@@ -10,11 +10,12 @@ typedef struct {
     int64_t dilation_height, dilation_width;
 } Geometry;
 
-INLINE double lines(const float *x, const Geometry *s, int64_t row, const int64_t *offsets,
-                    const float *g, int64_t g_width, float *out, int64_t wanted, int count,
-                    int vectors) {
-    vec sums[LINES][2];
-    memset(sums, 0, sizeof sums);
+INLINE doubles lines(const float *x, const Geometry *s, int64_t row, const int64_t *offsets,
+                     const float *g, int64_t g_width, float *out, int64_t wanted, int count,
+                     int vectors) {
+    vec sums[LINES][2], squares[4] = {{0}}; /* four, for one would wait for itself */
+    for (int k = 0; k < count; k++)
+        for (int v = 0; v < vectors; v++) sums[k][v] = (vec){0};
     int64_t column = s->stride_width;
     for (int64_t i = 0; i < s->out_height; i++) {
         const float *at = x + i * row;
@@ -36,20 +37,20 @@ INLINE double lines(const float *x, const Geometry *s, int64_t row, const int64_
                 for (int v = 0; v < vectors; v++)
                     sums[k][v] += at[offsets[k]] * *(const vec *)(g + v * W);
     }
-    vec squares = {0};
-    for (int k = 0; k < count && k < wanted; k++)
-        for (int v = 0; v < vectors; v++) {
-            squares += sums[k][v] * sums[k][v];
+    for (int k = 0; k < count; k++)
+        for (int v = 0; v < vectors && k < wanted; v++) {
+            squares[(2 * k + v) % 4] += sums[k][v] * sums[k][v];
             if (out) *(vec *)(out + k * g_width + v * W) = sums[k][v];
         }
-    return total(squares);
+    vec all = (squares[0] + squares[1]) + (squares[2] + squares[3]);
+    return __builtin_convertvector(all, doubles);
 }
 
 /* One function for each size of tile, so that its loops are unrolled; of the lines of the last, only
  * some are wanted. */
 #define TILE(name, count, vectors)                                                                 \
-    static double name(const float *x, const Geometry *s, int64_t row, const int64_t *offsets,     \
-                       const float *g, int64_t g_width, float *out, int64_t wanted) {              \
+    static doubles name(const float *x, const Geometry *s, int64_t row, const int64_t *offsets,    \
+                        const float *g, int64_t g_width, float *out, int64_t wanted) {             \
         return lines(x, s, row, offsets, g, g_width, out, wanted, count, vectors);                 \
     }
 TILE(lines_by_two, LINES, 2)
@@ -97,7 +98,7 @@ static void pad(const float *x, const Geometry *s, int64_t height, int64_t width
 
 static double weight_gradient(const float *x, const Geometry *s, int64_t row, int64_t num_lines,
                               const int64_t *offsets, const float *g, int64_t g_width, float *out) {
-    double squares = 0;
+    doubles squares = {0};
     for (int64_t o = 0; o < g_width; o += 2 * W) {
         int two = o + W < g_width;
         for (int64_t k = 0, many; k < num_lines; k += many ? LINES : FEW) {
@@ -107,7 +108,9 @@ static double weight_gradient(const float *x, const Geometry *s, int64_t row, in
                 num_lines - k);
         }
     }
-    return squares;
+    double sum = 0;
+    for (int w = 0; w < W; w++) sum += squares[w];
+    return sum;
 }
 
 /* inputs [n, groups, channels, height, width], grads [n, groups, out_channels, out positions];
@@ -139,7 +142,9 @@ static void add_positions(const float *g, int64_t positions, int64_t g_width, in
 void psac_convolution(const void *given, void *memory, int64_t first, int64_t last) {
     const Convolution *its = given;
     const Geometry *s = its->geometry;
-    int64_t *offsets = memory;
+    int64_t positions = s->out_height * s->out_width, g_width = (s->out_channels + W - 1) / W * W;
+    float *g = memory; /* first, so that it begins with a line of the cache */
+    int64_t *offsets = (int64_t *)(g + positions * g_width);
     int64_t height = s->height + 2 * s->pad_height, width = s->width + 2 * s->pad_width, l = 0;
     for (int64_t c = 0; c < s->channels; c++)
         for (int64_t i = 0; i < s->kernel_height; i++)
@@ -147,8 +152,7 @@ void psac_convolution(const void *given, void *memory, int64_t first, int64_t la
                 offsets[l++] =
                     (c * height + i * s->dilation_height) * width + j * s->dilation_width;
     memset(offsets + l, 0, sizeof(int64_t) * LINES);
-    int64_t positions = s->out_height * s->out_width, g_width = (s->out_channels + W - 1) / W * W;
-    float *g = (float *)(offsets + l + LINES), *padded = g + positions * g_width;
+    float *padded = (float *)(offsets + l + LINES);
     double *squares = its->squares;
     for (int64_t n = first; n < last; n++) {
         squares[n] = 0;
