@@ -25,6 +25,7 @@ from .graph import Edge, Graph
 from .plan import TRANSPOSES, WHOLE, Cluster
 from .ragged import Ragged
 from .rules.generic import pull_back
+from .single import Single
 
 
 class Alone:
@@ -254,7 +255,7 @@ class Sum:
 def in_parameter_space(part: Contribution, way: str) -> Contribution:
     if way == "itself":
         return part
-    if isinstance(part, (Outer, Ragged)):
+    if isinstance(part, (Outer, Ragged, Single)):
         return part.transposed()
     return Dense(part.dense().transpose(1, 2))
 
@@ -268,7 +269,8 @@ def joined(parts: Sequence[Contribution]) -> Contribution:
         return parts[0]
     alike: dict[object, list[Contribution]] = defaultdict(list)
     for part in parts:
-        part = part.outer if isinstance(part, Ragged) else part
+        if isinstance(part, (Ragged, Single)):
+            part = part.as_outer()
         alike[(type(part), part.left.shape[1]) if isinstance(part, Outer) else type(part)].append(
             part
         )

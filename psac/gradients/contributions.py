@@ -11,6 +11,7 @@ dearer, and answers three questions:
     Outer    a sum over positions p of left[n, p, :] x right[n, p, :] (every matrix product).
     Bias     a sum over positions of output gradients, formed on the way where possible.
     Ragged   an Outer of which some positions add nothing (in ragged.py).
+    Single   an Outer of one position (in single.py).
     Lookup   rows of a table: gradient[n, index[n, p], :] += values[n, p, :] (embeddings).
     Patches  a convolution's weight (in convolution.py).
 
@@ -152,13 +153,17 @@ class Bias(Dense):
     """[n, r]: a sum of output gradients, of which a weight is another.
 
     It is formed when it is first asked for, unless the weight's contribution has done so on its
-    way.
+    way. So it is with its squared norms.
     """
 
     def __init__(self, num_samples: int, form: Callable[[], Tensor]):
         self._form: Callable[[], Tensor] | None = form
         self._values: Tensor | None = None
         self.num_samples = num_samples
+        self.squares: Tensor | None = None
+
+    def norms_squared(self, budget: Budget) -> Tensor:
+        return super().norms_squared(budget) if self.squares is None else self.squares
 
     @property
     def values(self) -> Tensor:
@@ -309,14 +314,11 @@ class Outer:
     def _all_rows(left_npl: Tensor, right_npr: Tensor, weights: Tensor) -> Tensor:
         """One matrix product over all rows, in the order in which they lie in memory."""
         (n, p, l), r = left_npl.shape, right_npr.shape[-1]
-        if p == 1:
-            left, right = left_npl.squeeze(1), right_npr.squeeze(1)
-        else:
-            outside = not left_npl.is_contiguous() and left_npl.transpose(0, 1).is_contiguous()
-            if outside:
-                left_npl, right_npr = left_npl.transpose(0, 1), right_npr.transpose(0, 1)
-            left, right = left_npl.reshape(n * p, l), right_npr.reshape(n * p, r)
-            weights = weights.repeat(p) if outside else weights.repeat_interleave(p)
+        outside = not left_npl.is_contiguous() and left_npl.transpose(0, 1).is_contiguous()
+        if outside:
+            left_npl, right_npr = left_npl.transpose(0, 1), right_npr.transpose(0, 1)
+        left, right = left_npl.reshape(n * p, l), right_npr.reshape(n * p, r)
+        weights = weights.repeat(p) if outside else weights.repeat_interleave(p)
         return scaled_product(left, right, weights)
 
     def dense(self, samples: slice | Tensor = slice(None)) -> Tensor:

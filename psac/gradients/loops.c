@@ -180,8 +180,7 @@ typedef struct {
     const Rows *a, *b;
     int64_t positions;
     const int64_t *starts;
-    double *squares, *mass;
-    float *known;
+    float *squares, *mass, *known;
     int64_t filled;
     float *sums;
 } Gram;
@@ -192,12 +191,11 @@ void psac_gram(const void *given, void *memory, int64_t first, int64_t last) {
     const Rows *a = its->a, *b = its->b;
     const int64_t *starts = its->starts;
     float *known = its->known, *sums = its->sums;
-    double *squares = its->squares, *mass = its->mass;
     int64_t positions = its->positions, numbers = psac_gram_numbers(positions);
     for (int64_t n = first; n < last; n++) {
         const float *its_a = sample_of(a, n, starts), *its_b = sample_of(b, n, starts);
         float own[W], *at = known ? known + n * numbers : own;
-        squares[n] = mass[n] = 0;
+        double beside = 0, mass = 0; /* pairs p < q, and p = q */
         if (starts) positions = starts[n + 1] - starts[n];
         if (sums) add_rows(b, its_b, positions, sums + n * b->width);
         for (int64_t q = 0; q < positions; q += RIGHT) {
@@ -213,11 +211,43 @@ void psac_gram(const void *given, void *memory, int64_t first, int64_t last) {
                 for (int i = 0; i < other.left; i++)
                     for (int j = 0; j < other.right; j++)
                         if (p + i < q + j) above[0] += z[i * RIGHT + j];
-                        else if (p + i == q + j) mass[n] += z[i * RIGHT + j];
+                        else if (p + i == q + j) mass += z[i * RIGHT + j];
             }
-            squares[n] += 2 * total(above);
+            beside += total(above);
         }
-        squares[n] += mass[n];
+        its->squares[n] = 2 * beside + mass;
+        its->mass[n] = mass;
+    }
+}
+
+/* --- One position a sample: its gradient is a_n x b_n --------------------------------------------
+ * products[n] is |a_n|^2 |b_n|^2, squares[n] is |b_n|^2. */
+
+static double square(const float *row, int64_t width) {
+    vec sums[4] = {{0}};
+    int64_t k = 0, rest = width % W;
+    for (; k + 4 * W <= width; k += 4 * W)
+        for (int i = 0; i < 4; i++) {
+            vec x = *(const vec *)(row + k + i * W);
+            sums[i] += x * x;
+        }
+    for (; k < width - rest; k += W) sums[0] += *(const vec *)(row + k) * *(const vec *)(row + k);
+    vec last = some(row + k, rest);
+    return total((sums[0] + sums[1]) + (sums[2] + sums[3]) + last * last);
+}
+
+typedef struct {
+    const Rows *a, *b;
+    float *products, *squares;
+} Pairs;
+
+void psac_pairs(const void *given, void *memory, int64_t first, int64_t last) {
+    (void)memory;
+    const Pairs *its = given;
+    for (int64_t n = first; n < last; n++) {
+        double of_b = square(its->b->start + n * its->b->row, its->b->width);
+        its->products[n] = square(its->a->start + n * its->a->row, its->a->width) * of_b;
+        its->squares[n] = of_b;
     }
 }
 

@@ -3,6 +3,7 @@
     convolution  forms a sample's weight gradient in the cache, takes its norm, keeps or drops it
     pixels       the norm of a convolution's weight gradient, from inner products of pixels
     gram         the norm of a sum of outer products, from half of each symmetric Gram matrix
+    pairs        the norm of one outer product
     alive        which rows are not all zero; `gather` puts those together
     layer_norm   sums over positions, of gradients and of their products with the inputs
     group_norm   the same, where positions stand last
@@ -128,26 +129,26 @@ class Loops:
         `kept` [n, h, l, padded o] takes those; `sums` [n, h x o] the sums of `grad` over positions.
         """
         inputs, grad = inputs.contiguous(), grad.contiguous()
-        squares = torch.empty(len(inputs), dtype=torch.float64)
+        squares = inputs.new_empty(len(inputs))
         numbers = (size * 15)(*geometry.flat())
         self._run(
             "convolution", len(inputs), inputs.data_ptr(), grad.data_ptr(), address(kept),
             address(sums), squares.data_ptr(), None, ctypes.addressof(numbers),
             memory=self._library.psac_convolution_bytes(numbers),
         )  # fmt: skip
-        return squares.float()
+        return squares
 
     def pixels(self, inputs: Tensor, grad: Tensor, geometry: Geometry) -> tuple[Tensor, Tensor]:
         """Squared norms [n] of weight gradients of stride one, and their diagonal part."""
         inputs, grad = inputs.contiguous(), grad.contiguous()
-        squares, mass = torch.empty(2, len(inputs), dtype=torch.float64)
+        squares, mass = inputs.new_empty(len(inputs)), inputs.new_empty(len(inputs))
         numbers = (size * 15)(*geometry.flat())
         self._run(
             "pixels", len(inputs), inputs.data_ptr(), grad.data_ptr(), None, None,
             squares.data_ptr(), mass.data_ptr(), ctypes.addressof(numbers),
             memory=self._library.psac_pixels_bytes(numbers),
         )  # fmt: skip
-        return squares.float(), mass.float()
+        return squares, mass
 
     def gram(
         self,
@@ -167,18 +168,29 @@ class Loops:
         n, p, _ = left_npl.shape
         if starts is not None:
             n, p = len(starts) - 1, int(starts.diff().max())
-        squares, mass = torch.empty(2, n, dtype=torch.float64)
+        squares, mass = left_npl.new_empty(n), left_npl.new_empty(n)
         left_npl, right_npr = with_rows(left_npl), with_rows(right_npr)
         first, second = rows(left_npl), rows(right_npr)
         self._run(
             "gram", n, ctypes.addressof(first), ctypes.addressof(second), p, address(starts),
             squares.data_ptr(), mass.data_ptr(), address(known), filled, address(sums_nr),
         )  # fmt: skip
-        return squares.float(), mass.float()
+        return squares, mass
 
     def gram_numbers(self, positions: int) -> int:
         """How many numbers the inner products of a sample's positions take."""
         return int(self._library.psac_gram_numbers(size(positions)))
+
+    def pairs(self, left_nl: Tensor, right_nr: Tensor) -> tuple[Tensor, Tensor]:
+        """[n], [n]: squared norms of left[n] x right[n], and of right[n]."""
+        left_nl, right_nr = with_rows(left_nl), with_rows(right_nr)
+        n, first, second = len(left_nl), rows(left_nl), rows(right_nr)
+        products, squares = left_nl.new_empty(n), left_nl.new_empty(n)
+        self._run(
+            "pairs", n, ctypes.addressof(first), ctypes.addressof(second), products.data_ptr(),
+            squares.data_ptr(),
+        )  # fmt: skip
+        return products, squares
 
     def alive(self, values_npk: Tensor) -> Tensor:
         """[n, p], one where a row is not all zero."""
@@ -233,14 +245,18 @@ def address(tensor: Tensor | None) -> int | None:
     return None if tensor is None else tensor.data_ptr()
 
 
-def with_rows(values_npk: Tensor) -> Tensor:
+def with_rows(values: Tensor) -> Tensor:
     """Each row in one piece, wherever it lies."""
-    return values_npk if values_npk.stride(2) == 1 else values_npk.contiguous()
+    return values if values.stride(-1) == 1 else values.contiguous()
 
 
-def rows(values_npk: Tensor) -> ctypes.Array:
-    """As the C code takes them; the tensor must outlive the call."""
-    return (size * 4)(values_npk.data_ptr(), *values_npk.stride()[:2], values_npk.shape[2])
+def rows(values: Tensor) -> ctypes.Array:
+    """[n, p, k], or [n, k] with one row a sample, as the C code takes them.
+
+    The tensor must outlive the call.
+    """
+    *strides, _ = values.stride()
+    return (size * 4)(values.data_ptr(), strides[0], strides[-1], values.shape[-1])
 
 
 @functools.cache
@@ -282,6 +298,7 @@ def _agree(found: Loops) -> bool:
         "gram": square_sum(torch.matmul(left.transpose(1, 2), right)),
         "gram of known products": square_sum(torch.matmul(left.transpose(1, 2), left)),
         "sums": right.sum(1),
+        "pairs": square_sum(left[:, 0]) * square_sum(right[:, 0]),
         "sums of channels": grad.sum((2, 3)),
         "gram of some": square_sum(torch.matmul(sparse.transpose(1, 2), right)),
         "layer norm": torch.stack([right.sum(1), (right * normalised).sum(1)]),
@@ -294,6 +311,7 @@ def _agree(found: Loops) -> bool:
         "gram": found.gram(left, right, known, False, sums)[0],
         "gram of known products": found.gram(left, left, known, True)[0],
         "sums": sums,
+        "pairs": found.pairs(left[:, 0], right[:, 0])[0],
         "sums of channels": of_channels,
         "gram of some": found.gram(gathered[0], gathered[1], starts=starts)[0],
         "layer norm": found.layer_norm(right, right, mean, rstd),

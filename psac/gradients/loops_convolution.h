@@ -118,8 +118,7 @@ static double weight_gradient(const float *x, const Geometry *s, int64_t row, in
  * [n, groups, out_channels] or null. */
 typedef struct {
     const float *inputs, *grads;
-    float *kept, *sums;
-    double *squares, *mass;
+    float *kept, *sums, *squares, *mass;
     const Geometry *geometry;
 } Convolution;
 
@@ -153,9 +152,8 @@ void psac_convolution(const void *given, void *memory, int64_t first, int64_t la
                     (c * height + i * s->dilation_height) * width + j * s->dilation_width;
     memset(offsets + l, 0, sizeof(int64_t) * LINES);
     float *padded = (float *)(offsets + l + LINES);
-    double *squares = its->squares;
     for (int64_t n = first; n < last; n++) {
-        squares[n] = 0;
+        double squares = 0;
         for (int64_t h = n * s->groups; h < (n + 1) * s->groups; h++) {
             const float *x = its->inputs + h * s->channels * s->height * s->width;
             transpose(its->grads + h * s->out_channels * positions, s->out_channels, positions, g,
@@ -167,9 +165,10 @@ void psac_convolution(const void *given, void *memory, int64_t first, int64_t la
                 pad(x, s, height, width, padded);
                 x = padded;
             }
-            squares[n] += weight_gradient(x, s, width * s->stride_height, l, offsets, g, g_width,
-                                          its->kept ? its->kept + h * l * g_width : 0);
+            squares += weight_gradient(x, s, width * s->stride_height, l, offsets, g, g_width,
+                                       its->kept ? its->kept + h * l * g_width : 0);
         }
+        its->squares[n] = squares;
     }
 }
 
@@ -329,18 +328,17 @@ static double diagonal(const Shifted *s, const Block *k, const float *grads) {
 void psac_pixels(const void *given, void *memory, int64_t first, int64_t last) {
     const Convolution *its = given;
     const Geometry *s = its->geometry;
-    double *squares = its->squares, *mass = its->mass;
-    int64_t *shifts = memory;
     Grid t = grid(s);
     int64_t pixels = s->height * t.width, outputs = s->out_height * t.width;
-    float *x = (float *)(shifts + t.offsets), *g = x + s->channels * t.pixels, *line = g + s->out_channels * t.outputs;
+    float *x = memory, *g = x + s->channels * t.pixels, *line = g + s->out_channels * t.outputs;
     int32_t *masks = (int32_t *)(line + t.pixels + t.outputs);
     float *gram = (float *)masks + t.offsets * t.outputs + t.reach + SPAN;
+    int64_t *shifts = (int64_t *)(gram + t.pixels * t.pixels + t.reach + SPAN);
     Shifted shifted = {gram, t.pixels, t.offsets, t.outputs, shifts, masks};
     float products[BLOCK * SPAN];
     outline(s, &t, shifts, masks);
     for (int64_t n = first; n < last; n++) {
-        squares[n] = mass[n] = 0;
+        double beside = 0, mass = 0;
         for (int64_t h = n * s->groups; h < (n + 1) * s->groups; h++) {
             pack(its->inputs + h * s->channels * s->height * s->width, s->channels, s->height, s->width,
                  t.width, t.pixels, line, x);
@@ -350,10 +348,11 @@ void psac_pixels(const void *given, void *memory, int64_t first, int64_t last) {
                 form(&k, x, s->channels, gram + k.p * t.pixels + k.q, t.pixels);
             for (Block k = {-BLOCK, 0, 0, 0}; next(&k, outputs);) {
                 form(&k, g, s->out_channels, products, SPAN);
-                squares[n] += 2 * total(rows_beyond(&shifted, &k, products));
-                if (k.p + BLOCK > k.q) mass[n] += diagonal(&shifted, &k, products);
+                beside += total(rows_beyond(&shifted, &k, products));
+                if (k.p + BLOCK > k.q) mass += diagonal(&shifted, &k, products);
             }
         }
-        squares[n] += mass[n];
+        its->squares[n] = 2 * beside + mass;
+        its->mass[n] = mass;
     }
 }

@@ -62,6 +62,10 @@ class Ragged:
     def nbytes(self) -> int:
         return self.outer.nbytes
 
+    def as_outer(self) -> Outer:
+        """The same, with all positions."""
+        return self.outer
+
     def with_bias(self) -> Bias:
         return self.outer.with_bias()
 

@@ -2,7 +2,8 @@
 
 They serve nn.Linear, matmul, einsum, recurrent cells, attention projections.
 
-For y = x W the gradient of W is x^T g, a sum over the rows of a sample: an `Outer`.
+For y = x W the gradient of W is x^T g, a sum over the rows of a sample: an `Outer`, or a `Single`
+where there is one row.
 A bias that is added to all rows is a broadcast sum.
 """
 
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from ..contributions import Contribution, Outer
 from ..ragged import Ragged, without_zero_rows
+from ..single import Single
 from .arrival import Arrival, Contributions
 from .broadcast import reduced
 
@@ -41,7 +43,7 @@ def with_bias(arrival: Arrival, found: Contributions) -> Contributions:
         return found
     weight, grad = found.get(2), arrival.grad
     whole = grad.dim() == 2 and arrival.layout.dim == 0 and arrival.shapes[0] == grad.shape[1:]
-    if whole and isinstance(weight, (Outer, Ragged)):
+    if whole and isinstance(weight, (Outer, Ragged, Single)):
         found[0] = weight.with_bias()
     else:
         found[0] = reduced(arrival, grad, 0)
@@ -56,8 +58,11 @@ def products(arrival: Arrival, first: int, left: str, right: str) -> Contributio
     found: Contributions = {}
     rows, columns = arrival.grad.dim() - 2, arrival.grad.dim() - 1
     if first + 1 in arrival.inputs and arrival.layout.dim == rows:
-        inputs = getattr(arrival.node, f"_saved_{left}")
-        found[first + 1] = outer(arrival, inputs, arrival.grad, first + 1, inputs_are_left=True)
+        inputs, grad = getattr(arrival.node, f"_saved_{left}"), arrival.grad
+        if grad.dim() == 2 and len(grad) == arrival.num_samples:
+            found[first + 1] = Single(inputs, grad)
+        else:
+            found[first + 1] = outer(arrival, inputs, grad, first + 1, inputs_are_left=True)
     if first in arrival.inputs and arrival.layout.dim == columns:
         inputs = getattr(arrival.node, f"_saved_{right}").transpose(-2, -1)
         found[first] = outer(

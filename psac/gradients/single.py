@@ -1,0 +1,70 @@
+"""Matrix products with one row a sample: the gradient of sample n is left[n] x right[n].
+
+They are what a linear layer sees that stands behind pooling or flattening, or in an MLP. Norms are
+products of norms, and the bias gets its own on the way.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from .contributions import Bias, Budget, Outer, scaled_product, square_sum, wide
+from .loops import loops
+
+
+class Single:
+    """gradient[n] = left[n, :] x right[n, :], of shape [l, r]."""
+
+    method = "product of norms"
+
+    def __init__(self, left_nl: Tensor, right_nr: Tensor, grads_are_left: bool = False):
+        self.left, self.right, self.grads_are_left = left_nl, right_nr, grads_are_left
+        self.num_samples = len(left_nl)
+        self.bias: Bias | None = None
+
+    @property
+    def nbytes(self) -> int:
+        return self.left.nbytes + self.right.nbytes
+
+    def as_outer(self) -> Outer:
+        """The same, as a sum over one position."""
+        left, right = (side.unflatten(0, (-1, 1, 1)) for side in (self.left, self.right))
+        shape = (self.left.shape[1], self.right.shape[1])
+        return Outer(left, right, shape, inputs_are_left=not self.grads_are_left)
+
+    def transposed(self) -> Single:
+        """The same contribution to the transposed matrix."""
+        turned = Single(self.right, self.left, not self.grads_are_left)
+        turned.bias = self.bias
+        return turned
+
+    def with_bias(self) -> Bias:
+        """The bias that is added to the product."""
+        grads = self.left if self.grads_are_left else self.right
+        self.bias = Bias(self.num_samples, lambda: wide(grads))
+        return self.bias
+
+    def norms_squared(self, budget: Budget) -> Tensor:
+        inputs, grads = (self.right, self.left) if self.grads_are_left else (self.left, self.right)
+        compiled = loops()
+        if compiled is not None and compiled.serves(inputs, grads):
+            norms, squares = compiled.pairs(inputs, grads)
+        else:
+            squares = square_sum(wide(grads))
+            norms = square_sum(wide(inputs)) * squares
+        if self.bias is not None:
+            self.bias.squares = squares
+        return norms
+
+    def weighted_sum(self, weights: Tensor) -> Tensor:
+        left, right = wide(self.left), wide(self.right)
+        return scaled_product(left, right, weights.to(left.dtype))
+
+    def dense(self, samples: slice | Tensor = slice(None)) -> Tensor:
+        left, right = wide(self.left[samples]), wide(self.right[samples])
+        return left.unsqueeze(2) * right.unsqueeze(1)
+
+    def zero_samples(self, samples: Tensor) -> None:
+        self.left, self.right = self.left.clone(), self.right.clone()
+        self.left[samples] = 0
+        self.right[samples] = 0
