@@ -246,13 +246,14 @@ def safe_weights(rule: ClippingRule, norms: Tensor) -> Tensor:
     """
     bound = _positive(rule, "bound")
     (norms,) = _tensors(norms)
-    finite = None if bool((norms.abs() < math.inf).all()) else norms.isfinite()
+    # A sum is one number to look at; it may overflow where all norms are finite, which is no harm.
+    finite = None if math.isfinite(float(norms.sum())) else norms.isfinite()
     # A copy: what a rule does to it in place must not move the limit below.
     given = norms.clone() if finite is None else torch.where(finite, norms, 1.0)
     weights = _matching(norms, rule.weights(given), rule)
     if finite is not None:
         weights = torch.where(finite, weights, 0.0)
-    if not bool((weights >= 0).all()):
+    if weights.numel() and not float(weights.min()) >= 0:  # NaN is not, and is the least of all
         wrong = ~(weights >= 0)
         raise ValueError(
             f"{rule!r} gives the norm {norms[wrong][0].item():.6g} the weight "

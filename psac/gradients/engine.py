@@ -306,7 +306,7 @@ class Engine:
             if len(norms) == 1
             else (torch.stack(norms), torch.stack(weights))
         )
-        if not bool((self.norms < math.inf).all()):
+        if not math.isfinite(float(self.norms.sum())):
             # not finite in any group: the sample is dropped from all
             finite = torch.isfinite(self.norms).view(len(norms), n).all(0)
             captured.zero_samples(~finite)

@@ -159,13 +159,23 @@ int64_t psac_gram_numbers(int64_t positions) {
     return tiles * W;
 }
 
-static void add_rows(const Rows *b, const float *sample, int64_t positions, float *restrict sums) {
-    memset(sums, 0, sizeof(float) * b->width);
-    for (int64_t p = 0; p < positions; p++) {
-        const float *restrict row = sample + p * b->row;
-        for (int64_t k = 0; k < b->width; k++) sums[k] += row[k];
+static void add_rows(const Rows *m, const float *row, int64_t count, float *restrict sums) {
+    for (; count > 0; count--, row += m->row) {
+        const float *restrict its = row;
+        for (int64_t k = 0; k < m->width; k++) sums[k] += its[k];
     }
 }
+
+/* Asks for some rows, one of so many parts of each, so that they are near when they are needed. */
+INLINE void ask_for(const Rows *m, const float *row, int64_t count, int64_t part, int64_t parts) {
+    enum { LINE = 16 }; /* numbers that come together */
+    int64_t step = (m->width + LINE * parts - 1) / (LINE * parts) * LINE, from = part * step;
+    int64_t end = from + step < m->width ? from + step : m->width;
+    for (; count > 0; count--, row += m->row)
+        for (int64_t k = from; k < end; k += LINE) __builtin_prefetch(row + k, 0, 2);
+}
+
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 /* Where the rows of a sample begin: at starts[n] if samples have different numbers of them. */
 static const float *sample_of(const Rows *m, int64_t n, const int64_t *starts) {
@@ -197,10 +207,13 @@ void psac_gram(const void *given, void *memory, int64_t first, int64_t last) {
         float own[W], *at = known ? known + n * numbers : own;
         double beside = 0, mass = 0; /* pairs p < q, and p = q */
         if (starts) positions = starts[n + 1] - starts[n];
-        if (sums) add_rows(b, its_b, positions, sums + n * b->width);
+        if (sums) memset(sums + n * b->width, 0, sizeof(float) * b->width);
         for (int64_t q = 0; q < positions; q += RIGHT) {
             vec above = {0};
-            for (int64_t p = 0; p < q + RIGHT && p < positions; p += LEFT, at += known ? W : 0) {
+            int64_t next = q + RIGHT, more = least(positions - next, RIGHT), parts = q / LEFT + 1;
+            for (int64_t p = 0; p < next && p < positions; p += LEFT, at += known ? W : 0) {
+                ask_for(b, its_b + next * b->row, more, p / LEFT, parts);
+                if (!its->filled) ask_for(a, its_a + next * a->row, more, p / LEFT, parts);
                 Tile other = tile(b, its_b, p, q, positions);
                 if (!its->filled) *(vec *)at = inner(tile(a, its_a, p, q, positions));
                 if (p + LEFT <= q) {
@@ -213,6 +226,8 @@ void psac_gram(const void *given, void *memory, int64_t first, int64_t last) {
                         if (p + i < q + j) above[0] += z[i * RIGHT + j];
                         else if (p + i == q + j) mass += z[i * RIGHT + j];
             }
+            if (sums)
+                add_rows(b, its_b + q * b->row, least(positions - q, RIGHT), sums + n * b->width);
             beside += total(above);
         }
         its->squares[n] = 2 * beside + mass;
@@ -273,6 +288,14 @@ typedef struct {
     const int64_t *starts;
     float *to;
 } Some;
+
+/* How many rows, of every eighth of each of n samples, are not all zero. */
+int64_t psac_some_alive(const Rows *m, int64_t n, int64_t positions) {
+    int64_t found = 0;
+    for (const float *sample = m->start; n > 0; n--, sample += m->sample)
+        for (int64_t p = 0; p < positions; p += 8) found += !is_zero(sample + p * m->row, m->width);
+    return found;
+}
 
 void psac_alive(const void *given, void *memory, int64_t first, int64_t last) {
     (void)memory;

@@ -32,6 +32,7 @@ from psac._torch_threads import call_on_all, compiled_function
 SOURCE = pathlib.Path(__file__).with_suffix(".c")
 PIECES = 4  # for each thread, so that a slow one does not keep the others waiting
 size = ctypes.c_int64
+COUNTING = ("lanes", "gram_numbers", "some_alive", "convolution_bytes", "pixels_bytes")
 
 
 class Geometry(NamedTuple):
@@ -82,7 +83,7 @@ class Loops:
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self._library, self._share = library, compiled_function(library.psac_share)
-        for counting in ("lanes", "gram_numbers", "convolution_bytes", "pixels_bytes"):
+        for counting in COUNTING:
             getattr(library, f"psac_{counting}").restype = size
         self.lanes = int(library.psac_lanes())
         self._parts: dict[str, int] = {}
@@ -191,6 +192,14 @@ class Loops:
             squares.data_ptr(),
         )  # fmt: skip
         return products, squares
+
+    def some_alive(self, values_npk: Tensor) -> float:
+        """The share of rows that are not all zero, of every eighth row of each sample."""
+        n, p, _ = values_npk.shape
+        values_npk = with_rows(values_npk)
+        first = rows(values_npk)
+        found = self._library.psac_some_alive(ctypes.byref(first), size(n), size(p))
+        return found / max(1, n * -(-p // 8))
 
     def alive(self, values_npk: Tensor) -> Tensor:
         """[n, p], one where a row is not all zero."""
@@ -301,6 +310,7 @@ def _agree(found: Loops) -> bool:
         "pairs": square_sum(left[:, 0]) * square_sum(right[:, 0]),
         "sums of channels": grad.sum((2, 3)),
         "gram of some": square_sum(torch.matmul(sparse.transpose(1, 2), right)),
+        "some alive": alive[:, ::8].float().mean(),
         "layer norm": torch.stack([right.sum(1), (right * normalised).sum(1)]),
         "group norm": torch.stack([right.sum(2), (right * normalised).sum(2)]),
     }
@@ -314,6 +324,7 @@ def _agree(found: Loops) -> bool:
         "pairs": found.pairs(left[:, 0], right[:, 0])[0],
         "sums of channels": of_channels,
         "gram of some": found.gram(gathered[0], gathered[1], starts=starts)[0],
+        "some alive": left.new_tensor(found.some_alive(sparse)),
         "layer norm": found.layer_norm(right, right, mean, rstd),
         "group norm": found.group_norm(right, right, mean, rstd),
     }

@@ -150,6 +150,16 @@ def test_gram_sums_equal_the_norm_of_the_product_however_rows_lie(samples, posit
 
 
 @needs_a_compiler
+@given(samples=small, left=st.integers(1, 150), right=st.integers(1, 150))
+def test_the_norm_of_one_outer_product_is_the_product_of_norms(samples, left, right):
+    first, second = torch.randn(samples, left), torch.randn(right, samples).t()
+    products, squares = compiled.pairs(first, second)
+    formed = first.unsqueeze(2) * second.unsqueeze(1)
+    torch.testing.assert_close(products, formed.flatten(1).square().sum(1), rtol=1e-5, atol=0)
+    torch.testing.assert_close(squares, second.square().sum(1), rtol=1e-5, atol=0)
+
+
+@needs_a_compiler
 @given(
     alive=st.lists(st.lists(st.booleans(), min_size=6, max_size=6), min_size=1, max_size=4),
     left=st.sampled_from([1, 5, 16, 70]),
@@ -161,6 +171,7 @@ def test_rows_that_are_zero_are_left_out_and_nothing_else(alive, left, right):
     grads = torch.where(expected.bool().unsqueeze(-1), grads, -0.0)
     grads[..., :-1] *= torch.rand(()) > 0.5  # all but the last number of a row may be zero
     assert torch.equal(compiled.alive(grads), expected)
+    assert compiled.some_alive(grads) == int(expected[:, 0].sum()) / len(alive)
     starts = torch.cat([torch.zeros(1), expected.sum(1).cumsum(0)]).long()
     gathered = [compiled.gather(side, expected, starts) for side in (inputs, grads)]
     assert torch.equal(gathered[0], inputs[expected.bool()])
