@@ -22,6 +22,7 @@ from .groups import Groups
 from .plan import NOTHING, Cluster, Plan, Tap
 from .rules import contributions
 from .rules.arrival import Arrival
+from .weights import Weights
 
 # What gradients that are kept may add to the memory of a step: a share of the activations that it
 # holds anyway.
@@ -58,14 +59,13 @@ class Captured:
                         "a gradient arrived where no probe had any, so its rows are not known"
                     )
                 return
-        graph, number = self.graph, tap.number
+        number = tap.number
         arrival = Arrival(
-            node=graph.nodes[number],
-            name=graph.names[number],
+            graph=self.graph,
+            number=number,
             grads=grads,
             layouts=tap.layouts,
-            inputs=list(tap.inputs),
-            shapes={k: graph.shape(edge) for k, edge in tap.inputs.items()},
+            inputs=tap.inputs,
             num_samples=self.num_samples,
             reading=self._reading,
         )
@@ -142,10 +142,11 @@ class Captured:
         """
         sums: dict[str, Tensor] = {}
         self.budget.forget()
+        by_group = [Weights(values, self.plan.activation_bytes) for values in weights]
         with torch.no_grad():
             while self.joints:
                 names, joint = self.joints.pop(0)
-                sums.update(joint.weighted_sums(weights[groups.of(names)]))
+                sums.update(joint.weighted_sums(by_group[groups.of(names)]))
         return sums
 
 
@@ -241,7 +242,8 @@ class Rows:
 
     def weighted_sums(self, weights: Sequence[Tensor], groups: Groups) -> dict[str, Tensor]:
         return {
-            name: row.weighted_sum(weights[groups.of((name,))]) for name, row in self.rows.items()
+            name: row.weighted_sum(Weights(weights[groups.of((name,))]))
+            for name, row in self.rows.items()
         }
 
 

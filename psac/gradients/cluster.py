@@ -20,12 +20,14 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from .contributions import Budget, Contribution, Dense, Lookup, Outer, slices, square_sum, wide
+from .contributions import Budget, Contribution, Dense, Lookup, Outer, square_sum, wide
 from .graph import Edge, Graph
+from .memory import slices
 from .plan import TRANSPOSES, WHOLE, Cluster
 from .ragged import Ragged
 from .rules.generic import pull_back
 from .single import Single
+from .weights import Weights
 
 
 class Alone:
@@ -43,7 +45,7 @@ class Alone:
     def norms_squared(self, budget: Budget) -> Tensor:
         return self.part.norms_squared(budget)
 
-    def weighted_sums(self, weights: Tensor) -> dict[str, Tensor]:
+    def weighted_sums(self, weights: Weights) -> dict[str, Tensor]:
         return {self.name: self.part.weighted_sum(weights)}
 
     def zero_samples(self, samples: Tensor) -> None:
@@ -125,7 +127,7 @@ class Joint:
         meta = self.graph.nodes[edge[0]]._input_metadata[edge[1]]
         return grad.to(dtype=meta.dtype, device=meta.device)
 
-    def weighted_sums(self, weights: Tensor) -> dict[str, Tensor]:
+    def weighted_sums(self, weights: Weights) -> dict[str, Tensor]:
         if self.whole:
             (name,), (part,) = self.leaves, self.parts.values()
             return {name: part.weighted_sum(weights)}
@@ -188,7 +190,7 @@ class Across:
         self.method = self.merged.method
         return norms
 
-    def weighted_sums(self, weights: Tensor) -> dict[str, Tensor]:
+    def weighted_sums(self, weights: Weights) -> dict[str, Tensor]:
         if self.merged is not None:
             return {next(iter(self.joints[0].leaves)): self.merged.weighted_sum(weights)}
         total: dict[str, Tensor] = {}
@@ -235,7 +237,7 @@ class Sum:
             [square_sum(self.dense(s)) for s in slices(self.num_samples, 2 * first.nbytes)]
         )
 
-    def weighted_sum(self, weights: Tensor) -> Tensor:
+    def weighted_sum(self, weights: Weights) -> Tensor:
         total = self.parts[0].weighted_sum(weights)
         for part in self.parts[1:]:
             total = total + part.weighted_sum(weights)

@@ -21,7 +21,6 @@ float32 at least. `norms_squared` may replace what it holds by a cheaper form of
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Protocol
 
@@ -29,15 +28,9 @@ import torch
 from torch import Tensor
 
 from .loops import Loops, loops
+from .memory import TEMPORARY_BYTES, slices
+from .weights import Weights
 
-# How many bytes a temporary may take; per-sample gradients and Gram matrices are formed in slices
-# below it.
-TEMPORARY_BYTES = 8 * 2**20
-# A buffer that stays in the cache while patches are copied and multiplied.
-SCRATCH_BYTES = 2**20
-# Rows that are scaled before they are multiplied: enough that the product runs at its full rate,
-# but no more than a quarter of what is multiplied.
-SCALED_BYTES = 4 * 2**20
 # Of the mass that a Gram form adds up, what must be left for float32 to hold the norm to 1e-4.
 CANCELLATION = 2e-3
 
@@ -48,7 +41,7 @@ class Contribution(Protocol):
 
     def norms_squared(self, budget: Budget) -> Tensor: ...
 
-    def weighted_sum(self, weights: Tensor) -> Tensor: ...
+    def weighted_sum(self, weights: Weights) -> Tensor: ...
 
     def dense(self, samples: slice | Tensor = slice(None)) -> Tensor: ...
 
@@ -69,12 +62,6 @@ def square_sum(values_n: Tensor) -> Tensor:
 def rows(values_n: Tensor) -> Tensor:
     """[n, ...] -> [n, all the rest]."""
     return values_n.flatten(1) if values_n.dim() > 1 else values_n.unsqueeze(1)
-
-
-def slices(total: int, bytes_each: int, limit: int = TEMPORARY_BYTES) -> list[slice]:
-    """Cuts `total` samples so that a temporary of `bytes_each` per sample stays below the limit."""
-    step = max(1, min(total, limit // max(1, bytes_each)))
-    return [slice(start, min(start + step, total)) for start in range(0, total, step)]
 
 
 class Budget:
@@ -137,9 +124,9 @@ class Dense:
     def norms_squared(self, budget: Budget) -> Tensor:
         return budget.row_squares(rows(self.values))
 
-    def weighted_sum(self, weights: Tensor) -> Tensor:
+    def weighted_sum(self, weights: Weights) -> Tensor:
         flat = rows(self.values)
-        return torch.mv(flat.t(), weights.to(flat.dtype)).view(self.values.shape[1:])
+        return torch.mv(flat.t(), weights.like(flat)).view(self.values.shape[1:])
 
     def dense(self, samples: slice | Tensor = slice(None)) -> Tensor:
         return self.values[samples]
@@ -281,11 +268,11 @@ class Outer:
         known, filled, numbers = None, False, compiled.gram_numbers(p)
         if self.shared and budget is not None and 4 * n * numbers <= TEMPORARY_BYTES:
             known, filled = budget.once("gram", inputs, lambda: inputs.new_empty(n, numbers))
-        sums = None if self.bias is None else grads.new_empty(n, width)
-        found = compiled.gram(inputs, grads, known, filled, sums)
-        if self.bias is not None and sums is not None:
-            self.bias.values = sums
-        return found
+        if self.bias is None:
+            return compiled.gram(inputs, grads, known, filled)
+        self.bias.values = grads.new_empty(n, width)
+        self.bias.squares = grads.new_empty(n)
+        return compiled.gram(inputs, grads, known, filled, self.bias.values, self.bias.squares)
 
     @staticmethod
     def guarded(norms: Tensor, mass: Tensor, directly: Callable[[Tensor], Tensor]) -> Tensor:
@@ -293,33 +280,33 @@ class Outer:
 
         Those samples are formed directly.
         """
-        weak = (norms < CANCELLATION * mass).nonzero().flatten()
-        for part in weak.split(16) if len(weak) else ():
-            norms[part] = directly(part)
+        weak = norms < CANCELLATION * mass
+        if weak.any():
+            for part in weak.nonzero().flatten().split(16):
+                norms[part] = directly(part)
         return norms
 
-    def weighted_sum(self, weights: Tensor) -> Tensor:
+    def weighted_sum(self, weights: Weights) -> Tensor:
         if self.kept is not None:
             return self.kept.weighted_sum(weights)
         left, right = wide(self.left), wide(self.right)
         if left.shape[1] == 1:  # no groups
-            product = self._all_rows(left.squeeze(1), right.squeeze(1), weights.to(left.dtype))
+            product = self._all_rows(left.squeeze(1), right.squeeze(1), weights)
             return product.view(self.shape)
-        right = right * weights.to(left.dtype).view(-1, 1, 1, 1)
+        right = right * weights.like(left).view(-1, 1, 1, 1)
         left_hlq = left.permute(1, 3, 0, 2).flatten(2)
         right_hqr = right.permute(1, 0, 2, 3).flatten(1, 2)
         return torch.bmm(left_hlq, right_hqr).view(self.shape)
 
     @staticmethod
-    def _all_rows(left_npl: Tensor, right_npr: Tensor, weights: Tensor) -> Tensor:
+    def _all_rows(left_npl: Tensor, right_npr: Tensor, weights: Weights) -> Tensor:
         """One matrix product over all rows, in the order in which they lie in memory."""
         (n, p, l), r = left_npl.shape, right_npr.shape[-1]
         outside = not left_npl.is_contiguous() and left_npl.transpose(0, 1).is_contiguous()
         if outside:
             left_npl, right_npr = left_npl.transpose(0, 1), right_npr.transpose(0, 1)
         left, right = left_npl.reshape(n * p, l), right_npr.reshape(n * p, r)
-        weights = weights.repeat(p) if outside else weights.repeat_interleave(p)
-        return scaled_product(left, right, weights)
+        return weights.product(left, right, weights.of_rows(p, outside, left.dtype))
 
     def dense(self, samples: slice | Tensor = slice(None)) -> Tensor:
         if self.kept is not None:
@@ -365,8 +352,8 @@ class Lookup:
         owner = torch.div(found, self.num_rows, rounding_mode="floor")
         return self.values.new_zeros(n).index_add_(0, owner, square_sum(rows))
 
-    def weighted_sum(self, weights: Tensor) -> Tensor:
-        values = self.values * weights.to(self.values.dtype).view(-1, 1, 1)
+    def weighted_sum(self, weights: Weights) -> Tensor:
+        values = self.values * weights.like(self.values).view(-1, 1, 1)
         total = values.new_zeros(self.num_rows, values.shape[-1])
         return total.index_add_(0, self.index.clamp(min=0).flatten(), values.flatten(0, 1))
 
@@ -388,46 +375,6 @@ def gram(values_nhpd: Tensor) -> Tensor:
 
 def diagonal_product(left: Tensor, right: Tensor) -> Tensor:
     return (left.diagonal(dim1=-2, dim2=-1) * right.diagonal(dim1=-2, dim2=-1)).sum((1, 2))
-
-
-def scaled_product(left_ml: Tensor, right_mr: Tensor, weights_m: Tensor) -> Tensor:
-    """sum over m of weights[m] * left[m] x right[m].
-
-    The narrower side is scaled block by block in a buffer that is reused.
-    """
-    (m, l), r = left_ml.shape, right_mr.shape[1]
-    factor = weights_m.unsqueeze(1)
-    quarter = max(SCRATCH_BYTES, (left_ml.nbytes + right_mr.nbytes) // 4)
-    limit = min(SCALED_BYTES, quarter) if left_ml.device.type == "cpu" else TEMPORARY_BYTES
-    total = None
-    for s in slices(m, 4 * min(l, r), limit):
-        a, b = left_ml[s], right_mr[s]
-        if l < r:
-            a = torch.mul(a, factor[s], out=scratch(a))
-        else:
-            b = torch.mul(b, factor[s], out=scratch(b))
-        total = torch.mm(a.t(), b) if total is None else total.addmm_(a.t(), b)
-    return left_ml.new_zeros(l, r) if total is None else total
-
-
-_buffers = threading.local()
-
-
-def scratch(like: Tensor) -> Tensor:
-    """A tensor of the same shape for a result that is used at once.
-
-    The next call may give the same memory again.
-    """
-    size = like.numel()
-    buffer = getattr(_buffers, "flat", None)
-    if (
-        buffer is None
-        or buffer.dtype != like.dtype
-        or buffer.device != like.device
-        or buffer.numel() < size
-    ):
-        buffer = _buffers.flat = torch.empty(size, dtype=like.dtype, device=like.device)
-    return buffer[:size].view(like.shape)
 
 
 def drop_zero_rows(left_nhpl: Tensor, right_nhpr: Tensor) -> tuple[Tensor, Tensor]:

@@ -41,10 +41,11 @@ class Layout:
         if self.dim == 0 and tensor.shape[0] == num_samples:
             return tensor.unsqueeze(1)
         moved = tensor.movedim(self.dim, 0) if self.dim else tensor
-        outer, inner = self.factors(moved.shape[0], num_samples)
+        size, *rest = moved.shape
+        outer, inner = self.factors(size, num_samples)
         if outer == 1:
-            return moved.unflatten(0, (num_samples, inner))
-        split = moved.unflatten(0, (outer, num_samples, inner))
+            return moved.view(num_samples, inner, *rest)
+        split = moved.view(outer, num_samples, inner, *rest)
         if inner == 1:
             return split.select(2, 0).transpose(0, 1)
         return split.transpose(0, 1).flatten(1, 2)

@@ -159,6 +159,19 @@ int64_t psac_gram_numbers(int64_t positions) {
     return tiles * W;
 }
 
+static double square(const float *row, int64_t width) {
+    vec sums[4] = {{0}};
+    int64_t k = 0, rest = width % W;
+    for (; k + 4 * W <= width; k += 4 * W)
+        for (int i = 0; i < 4; i++) {
+            vec x = *(const vec *)(row + k + i * W);
+            sums[i] += x * x;
+        }
+    for (; k < width - rest; k += W) sums[0] += *(const vec *)(row + k) * *(const vec *)(row + k);
+    vec last = some(row + k, rest);
+    return total((sums[0] + sums[1]) + (sums[2] + sums[3]) + last * last);
+}
+
 static void add_rows(const Rows *m, const float *row, int64_t count, float *restrict sums) {
     for (; count > 0; count--, row += m->row) {
         const float *restrict its = row;
@@ -185,14 +198,14 @@ static const float *sample_of(const Rows *m, int64_t n, const int64_t *starts) {
 /* squares[n] is the sum, mass[n] its diagonal: what it would be without cancellation.
  * starts, if not null, are n + 1 numbers of rows, and positions is the largest of their distances;
  * known, if not null, takes the inner products of a, or has them if `filled`; sums, if not null,
- * takes [n, width of b], the sums of the rows of b. */
+ * takes [n, width of b], the sums of the rows of b, and sum_squares their squared norms. */
 typedef struct {
     const Rows *a, *b;
     int64_t positions;
     const int64_t *starts;
     float *squares, *mass, *known;
     int64_t filled;
-    float *sums;
+    float *sums, *sum_squares;
 } Gram;
 
 void psac_gram(const void *given, void *memory, int64_t first, int64_t last) {
@@ -232,24 +245,12 @@ void psac_gram(const void *given, void *memory, int64_t first, int64_t last) {
         }
         its->squares[n] = 2 * beside + mass;
         its->mass[n] = mass;
+        if (its->sum_squares) its->sum_squares[n] = square(sums + n * b->width, b->width);
     }
 }
 
 /* --- One position a sample: its gradient is a_n x b_n --------------------------------------------
  * products[n] is |a_n|^2 |b_n|^2, squares[n] is |b_n|^2. */
-
-static double square(const float *row, int64_t width) {
-    vec sums[4] = {{0}};
-    int64_t k = 0, rest = width % W;
-    for (; k + 4 * W <= width; k += 4 * W)
-        for (int i = 0; i < 4; i++) {
-            vec x = *(const vec *)(row + k + i * W);
-            sums[i] += x * x;
-        }
-    for (; k < width - rest; k += W) sums[0] += *(const vec *)(row + k) * *(const vec *)(row + k);
-    vec last = some(row + k, rest);
-    return total((sums[0] + sums[1]) + (sums[2] + sums[3]) + last * last);
-}
 
 typedef struct {
     const Rows *a, *b;

@@ -111,7 +111,10 @@ class Loops:
             raise RuntimeError(f"psac_{name} was not run for all {num_samples} samples.")
 
     def serves(self, *tensors: Tensor) -> bool:
-        return all(t.dtype is torch.float32 and t.device.type == "cpu" for t in tensors)
+        for tensor in tensors:
+            if tensor.dtype is not torch.float32 or not tensor.is_cpu:
+                return False
+        return True
 
     def padded(self, out_channels: int) -> int:
         """How many output channels are kept: a multiple of the lanes, those beyond are zero."""
@@ -158,12 +161,14 @@ class Loops:
         known: Tensor | None = None,
         filled: bool = False,
         sums_nr: Tensor | None = None,
+        squares_n: Tensor | None = None,
         starts: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Squared norms [n] of sum over p of left[n, p] x right[n, p], and their diagonal part.
 
         `known`, of `gram_numbers` for each sample, takes the inner products of the left side, or
-        has them already (`filled`). `sums_nr` takes the sums of the right side over positions.
+        has them already (`filled`). `sums_nr` takes the sums of the right side over positions, and
+        `squares_n` their squared norms.
         With `starts`, sides are [1, m, ...], and sample n has the rows starts[n] to starts[n + 1].
         """
         n, p, _ = left_npl.shape
@@ -175,6 +180,7 @@ class Loops:
         self._run(
             "gram", n, ctypes.addressof(first), ctypes.addressof(second), p, address(starts),
             squares.data_ptr(), mass.data_ptr(), address(known), filled, address(sums_nr),
+            address(squares_n),
         )  # fmt: skip
         return squares, mass
 
@@ -295,7 +301,7 @@ def _agree(found: Loops) -> bool:
     all_patches = F.unfold(inputs, (3, 2), dilation=(1, 2), padding=(0, 1))
     kept = random(2, 1, geometry.lines, found.padded(4))
     known, sums, of_channels = random(3, found.gram_numbers(9)), random(3, 37), random(2, 4)
-    sparse = left * (random(3, 9, 1) > 0)
+    sparse, of_sums = left * (random(3, 9, 1) > 0), random(3)
     alive = found.alive(sparse)
     starts = torch.cat([torch.zeros(1), alive.sum(1).cumsum(0)]).long()
     gathered = [found.gather(side, alive, starts).unsqueeze(0) for side in (sparse, right)]
@@ -307,6 +313,7 @@ def _agree(found: Loops) -> bool:
         "gram": square_sum(torch.matmul(left.transpose(1, 2), right)),
         "gram of known products": square_sum(torch.matmul(left.transpose(1, 2), left)),
         "sums": right.sum(1),
+        "squares of sums": square_sum(right.sum(1)),
         "pairs": square_sum(left[:, 0]) * square_sum(right[:, 0]),
         "sums of channels": grad.sum((2, 3)),
         "gram of some": square_sum(torch.matmul(sparse.transpose(1, 2), right)),
@@ -318,9 +325,10 @@ def _agree(found: Loops) -> bool:
         "norms": found.convolution(inputs, grad, geometry, kept, of_channels),
         "formed": kept[:, 0, :, :4],
         "pixels": found.pixels(inputs, beside, in_steps_of_one)[0],
-        "gram": found.gram(left, right, known, False, sums)[0],
+        "gram": found.gram(left, right, known, False, sums, of_sums)[0],
         "gram of known products": found.gram(left, left, known, True)[0],
         "sums": sums,
+        "squares of sums": of_sums,
         "pairs": found.pairs(left[:, 0], right[:, 0])[0],
         "sums of channels": of_channels,
         "gram of some": found.gram(gathered[0], gathered[1], starts=starts)[0],

@@ -11,16 +11,16 @@ import torch
 from torch import Tensor
 
 from .contributions import (
-    TEMPORARY_BYTES,
     Bias,
     Budget,
     Outer,
     cost_of_forming,
     cost_of_gram,
-    scaled_product,
     square_sum,
 )
 from .loops import Loops, loops
+from .memory import TEMPORARY_BYTES
+from .weights import Weights
 
 WORTHWHILE = 0.75  # rows that are left, of all, from which on leaving out costs more than it saves
 
@@ -90,13 +90,14 @@ class Ragged:
         known, filled = None, False
         if 4 * n * numbers <= TEMPORARY_BYTES:
             known, filled = budget.once("gram", self.inputs, lambda: inputs.new_empty(n, numbers))
-        bias, sums = self.outer.bias, grads.new_empty(n, grads.shape[-1])
+        sums = squares = None
+        if self.outer.bias is not None:
+            sums = self.outer.bias.values = grads.new_empty(n, grads.shape[-1])
+            squares = self.outer.bias.squares = grads.new_empty(n)
         norms, mass = self.compiled.gram(
-            self.inputs.unsqueeze(0), self.grads.unsqueeze(0), known, filled,
-            None if bias is None else sums, self.starts,
+            self.inputs.unsqueeze(0), self.grads.unsqueeze(0), known, filled, sums, squares,
+            self.starts,
         )  # fmt: skip
-        if bias is not None:
-            bias.values = sums
         del self.outer
         return Outer.guarded(norms, mass, lambda samples: square_sum(self.dense(samples)))
 
@@ -104,11 +105,11 @@ class Ragged:
         """Left and right."""
         return (self.inputs, self.grads) if self.inputs_are_left else (self.grads, self.inputs)
 
-    def weighted_sum(self, weights: Tensor) -> Tensor:
+    def weighted_sum(self, weights: Weights) -> Tensor:
         if not self.gathered:
             return self.outer.weighted_sum(weights)
-        by_row = weights.to(self.grads.dtype).repeat_interleave(self.counts)
-        return scaled_product(*self._sides(), by_row).view(self.shape)
+        by_row = weights.like(self.grads).repeat_interleave(self.counts)
+        return weights.product(*self._sides(), by_row).view(self.shape)
 
     def dense(self, samples: slice | Tensor = slice(None)) -> Tensor:
         if not self.gathered:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from .contributions import Bias, Budget, Outer, scaled_product, square_sum, wide
+from .contributions import Bias, Budget, Outer, square_sum, wide
 from .loops import loops
+from .weights import Weights
 
 
 class Single:
@@ -56,9 +57,9 @@ class Single:
             self.bias.squares = squares
         return norms
 
-    def weighted_sum(self, weights: Tensor) -> Tensor:
+    def weighted_sum(self, weights: Weights) -> Tensor:
         left, right = wide(self.left), wide(self.right)
-        return scaled_product(left, right, weights.to(left.dtype))
+        return weights.product(left, right, weights.like(left))
 
     def dense(self, samples: slice | Tensor = slice(None)) -> Tensor:
         left, right = wide(self.left[samples]), wide(self.right[samples])

@@ -144,9 +144,11 @@ def test_gram_sums_equal_the_norm_of_the_product_however_rows_lie(samples, posit
     torch.testing.assert_close(mass, diagonal.sum(1), rtol=1e-4, atol=1e-4)
     known = torch.empty(samples, compiled.gram_numbers(positions))
     for filled in (False, True):
-        again = compiled.gram(first, second, known, filled, sums := torch.empty(samples, right))
+        sums, squares = torch.empty(samples, right), torch.empty(samples)
+        again = compiled.gram(first, second, known, filled, sums, squares)
         assert torch.equal(torch.stack(again), torch.stack([norms, mass]))
         torch.testing.assert_close(sums, second.sum(1), rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(squares, sums.square().sum(1), rtol=1e-5, atol=0)
 
 
 @needs_a_compiler

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from torch import Tensor
 from torch.utils.checkpoint import GraphExecGroup
 
 from ..contributions import Contribution
+from ..graph import Edge, Graph, Node
 from ..layout import Layout
 
 Contributions = dict[int, Contribution]
@@ -17,18 +18,29 @@ Contributions = dict[int, Contribution]
 class Arrival(NamedTuple):
     """One node and the gradients of its outputs.
 
-    `inputs` are the numbers of the inputs (of shapes `shapes`) that hold parameters and no samples.
+    `inputs` are the inputs that hold parameters and no samples: where each comes from, by number.
     """
 
-    node: Any
-    name: str
+    graph: Graph
+    number: int  # of the node
     grads: Sequence[Tensor | None]
     layouts: Sequence[Layout | None]
-    inputs: Sequence[int]
-    shapes: dict[int, tuple[int, ...]]
+    inputs: Mapping[int, Edge]
     num_samples: int
     # activation checkpointing recomputes once for all that is read within it
     reading: GraphExecGroup
+
+    @property
+    def node(self) -> Node:
+        return self.graph.nodes[self.number]
+
+    @property
+    def name(self) -> str:
+        return self.graph.names[self.number]
+
+    def shape(self, number: int) -> tuple[int, ...]:
+        """Of an input."""
+        return self.graph.shape(self.inputs[number])
 
     @property
     def grad(self) -> Tensor:

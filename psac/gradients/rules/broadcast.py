@@ -54,7 +54,7 @@ def prelu(arrival: Arrival) -> Contributions | None:
 
 def reduced(arrival: Arrival, grad: Tensor, number: int) -> Contribution:
     """Sums the gradient of the output to the broadcast input of that number, per sample."""
-    shape = arrival.shapes[number]
+    shape = arrival.shape(number)
     dim = arrival.layout.dim
     aligned = (1,) * (grad.dim() - len(shape)) + tuple(shape)
     grad_np = wide(arrival.samples_first(grad))  # [n, p, every dimension but the batch's]

@@ -29,8 +29,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..contributions import Bias, Budget, Dense, slices, square_sum, wide
+from ..contributions import Bias, Budget, Dense, square_sum, wide
 from ..layout import Layout
+from ..memory import slices
+from ..weights import Weights
 from .arrival import Arrival, Contributions
 from .convolution_costs import Sizes, cheapest
 from .plane import Plane
@@ -93,7 +95,7 @@ class Patches:
         self.inputs, self.grad = wide(arrival.node._saved_input), wide(arrival.grad)
         self.bias = bias
         self.settings = Settings.of(arrival.node)
-        self.shape = arrival.shapes[1]
+        self.shape = arrival.shape(1)
         self.layout, self.num_samples = arrival.layout, arrival.num_samples
         self.kept: list[Dense] = []  # in the order of kernel offsets if there are several
         self.lanes = 0  # if not 0, what is kept is [n, h, l, lanes], of which some r count
@@ -170,7 +172,7 @@ class Patches:
         per_row = merged.view(-1, frames, *self.shape)
         return per_row.sum(1) if frames > 1 else per_row.squeeze(1)
 
-    def weighted_sum(self, weights: Tensor) -> Tensor:
+    def weighted_sum(self, weights: Weights) -> Tensor:
         if self.kept:
             sums = [part.weighted_sum(weights) for part in self.kept]
             if len(sums) == 1:
@@ -179,7 +181,7 @@ class Patches:
         inputs, grad = (
             self.layout.samples_first(t, self.num_samples) for t in (self.inputs, self.grad)
         )
-        factor = weights.to(grad.dtype).view(-1, *[1] * (grad.dim() - 1))
+        factor = weights.like(grad).view(-1, *[1] * (grad.dim() - 1))
         if inputs.numel() < grad.numel():
             inputs = inputs * factor
         else:

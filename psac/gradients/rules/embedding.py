@@ -24,4 +24,4 @@ def embedding(arrival: Arrival) -> Contributions | None:
         indices = indices.masked_fill(indices == padding, -1)
     index_np = arrival.samples_first(indices).flatten(1)
     values = arrival.samples_first(arrival.grad)
-    return {0: Lookup(index_np, values.reshape(*index_np.shape, -1), arrival.shapes[0][0])}
+    return {0: Lookup(index_np, values.reshape(*index_np.shape, -1), arrival.shape(0)[0])}

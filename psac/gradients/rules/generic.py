@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge
 
-from ..contributions import TEMPORARY_BYTES, Dense
+from ..contributions import Dense
+from ..memory import TEMPORARY_BYTES
 from .arrival import Arrival, Contributions
 
 
@@ -28,7 +29,7 @@ def generic(arrival: Arrival, inputs: Sequence[int]) -> Contributions:
     for start in range(0, arrival.num_samples, step):
         samples = range(start, min(start + step, arrival.num_samples))
         masked = [masked_copies(arrival, k, samples) for k in outputs]
-        parts.append(pull_back(edges, targets, masked, [arrival.shapes[k] for k in inputs]))
+        parts.append(pull_back(edges, targets, masked, [arrival.shape(k) for k in inputs]))
     return {k: Dense(torch.cat([part[j] for part in parts])) for j, k in enumerate(inputs)}
 
 

@@ -42,7 +42,7 @@ def with_bias(arrival: Arrival, found: Contributions) -> Contributions:
     if 0 not in arrival.inputs:
         return found
     weight, grad = found.get(2), arrival.grad
-    whole = grad.dim() == 2 and arrival.layout.dim == 0 and arrival.shapes[0] == grad.shape[1:]
+    whole = grad.dim() == 2 and arrival.layout.dim == 0 and arrival.shape(0) == grad.shape[1:]
     if whole and isinstance(weight, (Outer, Ragged, Single)):
         found[0] = weight.with_bias()
     else:
@@ -62,12 +62,11 @@ def products(arrival: Arrival, first: int, left: str, right: str) -> Contributio
         if grad.dim() == 2 and len(grad) == arrival.num_samples:
             found[first + 1] = Single(inputs, grad)
         else:
-            found[first + 1] = outer(arrival, inputs, grad, first + 1, inputs_are_left=True)
+            found[first + 1] = outer(arrival, inputs, grad, inputs_are_left=True)
     if first in arrival.inputs and arrival.layout.dim == columns:
         inputs = getattr(arrival.node, f"_saved_{right}").transpose(-2, -1)
-        found[first] = outer(
-            arrival, arrival.grad.transpose(-2, -1), inputs, first, inputs_are_left=False, dim=rows
-        )
+        grad = arrival.grad.transpose(-2, -1)
+        found[first] = outer(arrival, grad, inputs, inputs_are_left=False, dim=rows)
     return found
 
 
@@ -75,7 +74,6 @@ def outer(
     arrival: Arrival,
     left: Tensor,
     right: Tensor,
-    number: int,
     inputs_are_left: bool,
     dim: int | None = None,
 ) -> Contribution:
@@ -85,8 +83,9 @@ def outer(
     """
     layout = arrival.layout if dim is None else type(arrival.layout)(dim, arrival.layout.inner)
     left_np, right_np = (layout.samples_first(t, arrival.num_samples) for t in (left, right))
+    shape = (*left.shape[:-2], left.shape[-1], right.shape[-1])
     if left.dim() == 2:
         left_nhp, right_nhp = left_np.unsqueeze(1), right_np.unsqueeze(1)
     else:  # [n, p, h, features]: groups stand before positions
         left_nhp, right_nhp = left_np.transpose(1, 2), right_np.transpose(1, 2)
-    return without_zero_rows(Outer(left_nhp, right_nhp, arrival.shapes[number], inputs_are_left))
+    return without_zero_rows(Outer(left_nhp, right_nhp, shape, inputs_are_left))

@@ -8,8 +8,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..contributions import SCRATCH_BYTES, Dense, scratch, slices, wide
+from ..contributions import Dense, wide
 from ..loops import loops
+from ..memory import SCRATCH_BYTES, scratch, slices
 from .arrival import Arrival, Contributions
 from .broadcast import reduced
 
@@ -17,7 +18,7 @@ from .broadcast import reduced
 def layer_norm(arrival: Arrival) -> Contributions:
     node = arrival.node
     if 1 in arrival.inputs and (sums := compiled_layer_norm(arrival)) is not None:
-        shape = (arrival.num_samples, *arrival.shapes[1])
+        shape = (arrival.num_samples, *arrival.shape(1))
         return {k: Dense(sums[2 - k].view(shape)) for k in arrival.inputs}
     found: Contributions = {}
     if 1 in arrival.inputs:
@@ -35,7 +36,7 @@ def compiled_layer_norm(arrival: Arrival) -> Tensor | None:
     given = (arrival.grad, node._saved_input, node._saved_result1, node._saved_result2)
     if compiled is None or not compiled.serves(*given):
         return None
-    last = len(arrival.shapes[1])
+    last = len(arrival.shape(1))
     if arrival.layout.dim + last >= arrival.grad.dim():
         return None
     flat = (arrival.samples_first(t.flatten(-last)).flatten(1, -2) for t in given)

@@ -13,17 +13,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..contributions import (
-    SCRATCH_BYTES,
-    Bias,
-    Outer,
-    diagonal_product,
-    rows,
-    scratch,
-    slices,
-    square_sum,
-)
+from ..contributions import Bias, Outer, diagonal_product, rows, square_sum
 from ..loops import Geometry, Loops, loops
+from ..memory import SCRATCH_BYTES, scratch, slices
 
 if TYPE_CHECKING:
     from .convolution import Patches
