@@ -24,7 +24,7 @@ typedef __m128i lanes;
 #define COUNT_UP _mm_setzero_si128()
 #endif
 
-enum { TOGETHER = 8 }; /* So many at a time hide how long the instruction takes. */
+enum { TOGETHER = 8 / LANES }; /* Eight blocks, which are sixteen words, at a time. */
 
 typedef struct { lanes round_keys[11]; } schedule;
 typedef struct { const schedule *keys; lanes counters; } stream;
@@ -57,19 +57,16 @@ static stream open_stream(const schedule *keys, uint64_t nonce, int64_t skipped)
     return s;
 }
 
-/* The next words of a block. */
-static void keystream(stream *s, uint64_t *words) {
+static inline void sixteen_words(stream *s, uint64_t *words) {
     const lanes big_endian =
         COPIES(_mm_setr_epi8(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 15, 14, 13, 12));
     const lanes *keys = s->keys->round_keys, further = COPIES(_mm_setr_epi32(0, 0, 0, LANES));
     lanes counters = s->counters, x[TOGETHER];
-    for (int i = 0; i < 2 * BLOCK; i += 2 * LANES * TOGETHER) {
-        for (int j = 0; j < TOGETHER; j++, counters = ADD(counters, further))
-            x[j] = XOR(SHUFFLE(counters, big_endian), keys[0]);
-        for (int round = 1; round < 10; round++)
-            for (int j = 0; j < TOGETHER; j++) x[j] = ENCRYPT(x[j], keys[round]);
-        for (int j = 0; j < TOGETHER; j++) x[j] = ENCRYPT_LAST(x[j], keys[10]);
-        memcpy(words + i, x, sizeof x);
-    }
+    for (int j = 0; j < TOGETHER; j++, counters = ADD(counters, further))
+        x[j] = XOR(SHUFFLE(counters, big_endian), keys[0]);
+    for (int round = 1; round < 10; round++)
+        for (int j = 0; j < TOGETHER; j++) x[j] = ENCRYPT(x[j], keys[round]);
+    for (int j = 0; j < TOGETHER; j++) x[j] = ENCRYPT_LAST(x[j], keys[10]);
+    memcpy(words, x, sizeof x);
     s->counters = counters;
 }

@@ -48,11 +48,9 @@ static inline __m512d square_root(__m512d x) {
     return MULTIPLY_ADD(_mm512_mul_pd(r, e), MULTIPLY_ADD(p, e, ALL(0.5)), r);
 }
 
-static void radii(const uint64_t *restrict words, double *restrict out) {
-    for (int i = 0; i < BLOCK; i += 8) {
-        __m512d a = _mm512_cvtepi64_pd(_mm512_loadu_si512(words + i));
-        __m512d v = MULTIPLY_ADD(a, ALL(0x1p-63), ALL(0x1p-64)), sign = _mm512_and_pd(v, ALL(-0.0));
-        __m512d x = _mm512_max_pd(minus_two_log(v), ALL(0x1p-100)); /* It may be 0, or round below. */
-        _mm512_storeu_pd(out + i, _mm512_or_pd(square_root(x), sign));
-    }
+static inline void eight_radii(const uint64_t *words, double *out) {
+    __m512d a = _mm512_cvtepi64_pd(_mm512_loadu_si512(words));
+    __m512d v = MULTIPLY_ADD(a, ALL(0x1p-63), ALL(0x1p-64)), sign = _mm512_and_pd(v, ALL(-0.0));
+    __m512d x = _mm512_max_pd(minus_two_log(v), ALL(0x1p-100)); /* It may be 0, or round below. */
+    _mm512_storeu_pd(out, _mm512_or_pd(square_root(x), sign));
 }

@@ -45,8 +45,8 @@ static inline double log_unit(double u) {
 }
 
 /* The radius of each pair, with a random sign. */
-static void radii(const uint64_t *restrict words, double *restrict out) {
-    for (int i = 0; i < BLOCK; i++) {
+static inline void eight_radii(const uint64_t *restrict words, double *restrict out) {
+    for (int i = 0; i < 8; i++) {
         double v = to_double(words[i]) * 0x1p-63 + 0x1p-64;
         out[i] = copysign(sqrt(-2 * log_unit(fabs(v))), v);
     }
@@ -117,7 +117,7 @@ static void add_to_block(const double *noise, const piece *p, int64_t start, law
 void psac_add_words(const piece *p, const uint64_t *words, law l) {
     double noise[2 * BLOCK];
     for (int64_t start = 0; start < p->count; start += 2 * BLOCK) {
-        radii(words + start, noise);
+        for (int i = 0; i < BLOCK; i += 8) eight_radii(words + start + i, noise + i);
         rotate(noise, words + start + BLOCK, noise + BLOCK);
         add_to_block(noise, p, start, l);
     }
@@ -136,20 +136,25 @@ typedef struct {
     law law;
 } work;
 
-/* Takes parts of pieces, which other threads take too, until none is left. */
+/* Takes parts of pieces, which other threads take too, until none is left.  While radii are computed
+ * from the words of one block, those of the next are made: AES and arithmetic are done by different
+ * parts of the processor. */
 void psac_add_noise(work *w) {
     schedule keys = expand(w->key);
     double noise[2 * BLOCK];
-    uint64_t words[2 * BLOCK];
+    uint64_t words[2][2 * BLOCK];
     for (int64_t i; (i = __atomic_fetch_add(&w->taken, 1, __ATOMIC_RELAXED)) < w->count * PARTS;) {
         const piece *p = &w->pieces[i / PARTS];
         int64_t start = i % PARTS * PART, stop = start + PART;
         if (stop > p->count || i % PARTS == PARTS - 1) stop = p->count; /* The last has the rest. */
         stream s = open_stream(&keys, w->first_nonce + (uint64_t)(i / PARTS), start);
-        for (; start < stop; start += 2 * BLOCK) {
-            keystream(&s, words);
-            radii(words, noise);
-            rotate(noise, words + BLOCK, noise + BLOCK);
+        for (int k = 0; k < BLOCK; k += 8) sixteen_words(&s, words[0] + 2 * k);
+        for (int now = 0; start < stop; start += 2 * BLOCK, now = !now) {
+            for (int k = 0; k < BLOCK; k += 8) {
+                sixteen_words(&s, words[!now] + 2 * k);
+                eight_radii(words[now] + k, noise + k);
+            }
+            rotate(noise, words[now] + BLOCK, noise + BLOCK);
             add_to_block(noise, p, start, w->law);
         }
     }
