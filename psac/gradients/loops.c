@@ -130,7 +130,7 @@ static vec inner_of_part(Tile t) {
 }
 
 /* Lane i * RIGHT + j is the product of rows i and j. */
-static vec inner(Tile t) {
+INLINE vec inner(Tile t) {
     if (!t.whole) return inner_of_part(t);
     vec sums[W];
     products(t, sums);
@@ -138,7 +138,7 @@ static vec inner(Tile t) {
 }
 
 /* The same, times factors, added up; the sum over lanes is left to the end. */
-static vec inner_times(Tile t, const float *factors) {
+INLINE vec inner_times(Tile t, const float *factors) {
     if (!t.whole) return inner_of_part(t) * *(const vec *)factors;
     vec sums[W], even = {0}, odd = {0};
     products(t, sums);
@@ -179,13 +179,18 @@ static void add_rows(const Rows *m, const float *row, int64_t count, float *rest
     }
 }
 
-/* Asks for some rows, one of so many parts of each, so that they are near when they are needed. */
-INLINE void ask_for(const Rows *m, const float *row, int64_t count, int64_t part, int64_t parts) {
-    enum { LINE = 16 }; /* numbers that come together */
-    int64_t step = (m->width + LINE * parts - 1) / (LINE * parts) * LINE, from = part * step;
+/* Asks for some columns of some rows, so that they are near when they are needed. */
+enum { LINE = 16 }; /* numbers that come together */
+
+INLINE void ask_for(const Rows *m, const float *row, int64_t count, int64_t from, int64_t step) {
     int64_t end = from + step < m->width ? from + step : m->width;
     for (; count > 0; count--, row += m->row)
         for (int64_t k = from; k < end; k += LINE) __builtin_prefetch(row + k, 0, 2);
+}
+
+/* How many columns, if all are asked for in so many parts. */
+static int64_t columns(const Rows *m, int64_t parts) {
+    return (m->width + LINE * parts - 1) / (LINE * parts) * LINE;
 }
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -208,8 +213,13 @@ typedef struct {
     float *sums, *sum_squares;
 } Gram;
 
+/* Numbers that a thread needs: the inner products of a for one column of tiles.  All of them are
+ * formed before those of b, so that the rows of one column, of a or of b, stay in the nearest cache. */
+int64_t psac_gram_bytes(int64_t positions) {
+    return sizeof(float) * W * ((positions + RIGHT) / LEFT + 1);
+}
+
 void psac_gram(const void *given, void *memory, int64_t first, int64_t last) {
-    (void)memory;
     const Gram *its = given;
     const Rows *a = its->a, *b = its->b;
     const int64_t *starts = its->starts;
@@ -217,30 +227,34 @@ void psac_gram(const void *given, void *memory, int64_t first, int64_t last) {
     int64_t positions = its->positions, numbers = psac_gram_numbers(positions);
     for (int64_t n = first; n < last; n++) {
         const float *its_a = sample_of(a, n, starts), *its_b = sample_of(b, n, starts);
-        float own[W], *at = known ? known + n * numbers : own;
+        float *column = known ? known + n * numbers : memory;
         double beside = 0, mass = 0; /* pairs p < q, and p = q */
         if (starts) positions = starts[n + 1] - starts[n];
         if (sums) memset(sums + n * b->width, 0, sizeof(float) * b->width);
         for (int64_t q = 0; q < positions; q += RIGHT) {
+            int64_t next = q + RIGHT, more = least(positions - next, RIGHT);
+            int64_t end = least(next, positions), parts = (end + LEFT - 1) / LEFT;
+            int64_t step_a = columns(a, parts), step_b = columns(b, parts);
             vec above = {0};
-            int64_t next = q + RIGHT, more = least(positions - next, RIGHT), parts = q / LEFT + 1;
-            for (int64_t p = 0; p < next && p < positions; p += LEFT, at += known ? W : 0) {
-                ask_for(b, its_b + next * b->row, more, p / LEFT, parts);
-                if (!its->filled) ask_for(a, its_a + next * a->row, more, p / LEFT, parts);
+            for (int64_t k = 0; k < parts && !its->filled; k++) {
+                ask_for(a, its_a + next * a->row, more, k * step_a, step_a);
+                *(vec *)(column + k * W) = inner(tile(a, its_a, k * LEFT, q, positions));
+            }
+            for (int64_t k = 0, p = 0; k < parts; k++, p += LEFT) {
+                ask_for(b, its_b + next * b->row, more, k * step_b, step_b);
                 Tile other = tile(b, its_b, p, q, positions);
-                if (!its->filled) *(vec *)at = inner(tile(a, its_a, p, q, positions));
                 if (p + LEFT <= q) {
-                    above += inner_times(other, at);
+                    above += inner_times(other, column + k * W);
                     continue;
                 }
-                vec z = *(const vec *)at * inner(other);
+                vec z = *(const vec *)(column + k * W) * inner(other);
                 for (int i = 0; i < other.left; i++)
                     for (int j = 0; j < other.right; j++)
                         if (p + i < q + j) above[0] += z[i * RIGHT + j];
                         else if (p + i == q + j) mass += z[i * RIGHT + j];
             }
-            if (sums)
-                add_rows(b, its_b + q * b->row, least(positions - q, RIGHT), sums + n * b->width);
+            if (known) column += parts * W;
+            if (sums) add_rows(b, its_b + q * b->row, end - q, sums + n * b->width);
             beside += total(above);
         }
         its->squares[n] = 2 * beside + mass;

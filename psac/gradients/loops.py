@@ -32,7 +32,9 @@ from psac._torch_threads import call_on_all, compiled_function
 SOURCE = pathlib.Path(__file__).with_suffix(".c")
 PIECES = 4  # for each thread, so that a slow one does not keep the others waiting
 size = ctypes.c_int64
-COUNTING = ("lanes", "gram_numbers", "some_alive", "convolution_bytes", "pixels_bytes")
+COUNTING = (
+    "lanes", "gram_numbers", "gram_bytes", "some_alive", "convolution_bytes", "pixels_bytes",
+)  # fmt: skip
 
 
 class Geometry(NamedTuple):
@@ -180,7 +182,7 @@ class Loops:
         self._run(
             "gram", n, ctypes.addressof(first), ctypes.addressof(second), p, address(starts),
             squares.data_ptr(), mass.data_ptr(), address(known), filled, address(sums_nr),
-            address(squares_n),
+            address(squares_n), memory=self._library.psac_gram_bytes(size(p)),
         )  # fmt: skip
         return squares, mass
 
