@@ -30,7 +30,8 @@ class Weights:
 
     def like(self, tensor: Tensor) -> Tensor:
         """[n], in the tensor's dtype."""
-        return self.values.to(tensor.dtype)
+        same = self.values.dtype is tensor.dtype
+        return self.values if same else self.values.to(tensor.dtype)
 
     def of_rows(self, positions: int, outside: bool, dtype: torch.dtype) -> Tensor:
         """One weight for each row, of which a sample has so many.
