@@ -57,6 +57,7 @@ class Weights:
             if l < r:
                 return torch.mm(self._scaled(left_ml, weights_m).t(), right_mr)
             return torch.mm(left_ml.t(), self._scaled(right_mr, weights_m))
+        self._last = None
         factor, total = weights_m.unsqueeze(1), None
         for s in parts:
             a, b = left_ml[s], right_mr[s]
