@@ -147,7 +147,7 @@ TABLE2: dict[str, Row] = {
                 "batch_size": 1024,
                 "epochs": 50,
             },
-            learning_rates=(1.0, 2.0, 4.0, 8.0, 16.0, 32.0),
+            learning_rates=(1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0),
         ),
         Row(
             name="imagenette",
