@@ -128,7 +128,7 @@ TABLE2: dict[str, Row] = {
                 "batch_size": 512,
                 "epochs": 40,
             },
-            learning_rates=(0.5, 1.0, 2.0, 4.0),
+            learning_rates=(0.25, 0.5, 1.0, 2.0),
         ),
         Row(
             name="cifar10",
