@@ -21,18 +21,15 @@ float32 at least. `norms_squared` may replace what it holds by a cheaper form of
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from .loops import Loops, loops
+from .loops import CANCELLATION, GramSum, Loops, loops
 from .memory import TEMPORARY_BYTES, slices
 from .weights import Weights
-
-# Of the mass that a Gram form adds up, what must be left for float32 to hold the norm to 1e-4.
-CANCELLATION = 2e-3
 
 
 class Contribution(Protocol):
@@ -113,16 +110,16 @@ class Budget:
 
 
 class Dense:
-    """The gradients themselves."""
+    """The gradients themselves, and their squared norms where whoever formed them has those."""
 
     method = "instantiated"
 
-    def __init__(self, values_n: Tensor):
-        self.values = wide(values_n)
+    def __init__(self, values_n: Tensor, squares: Tensor | None = None):
+        self.values, self.squares = wide(values_n), squares
         self.num_samples = len(values_n)
 
     def norms_squared(self, budget: Budget) -> Tensor:
-        return budget.row_squares(rows(self.values))
+        return budget.row_squares(rows(self.values)) if self.squares is None else self.squares
 
     def weighted_sum(self, weights: Weights) -> Tensor:
         flat = rows(self.values)
@@ -140,7 +137,7 @@ class Bias(Dense):
     """[n, r]: a sum of output gradients, of which a weight is another.
 
     It is formed when it is first asked for, unless the weight's contribution has done so on its
-    way. So it is with its squared norms.
+    way.
     """
 
     def __init__(self, num_samples: int, form: Callable[[], Tensor]):
@@ -148,9 +145,6 @@ class Bias(Dense):
         self._values: Tensor | None = None
         self.num_samples = num_samples
         self.squares: Tensor | None = None
-
-    def norms_squared(self, budget: Budget) -> Tensor:
-        return super().norms_squared(budget) if self.squares is None else self.squares
 
     @property
     def values(self) -> Tensor:
@@ -243,7 +237,7 @@ class Outer:
         compiled = self._compiled()
         if compiled is not None:
             found = self._compiled_gram(compiled, budget)
-            return self.guarded(*found, lambda samples: square_sum(self.dense(samples)))
+            return self.guarded(found, lambda samples: square_sum(self.dense(samples)))
         parts = slices(n, 2 * h * p * p * 4)
         inputs, grads = self.sides()
         for s in parts:
@@ -254,15 +248,14 @@ class Outer:
             right = gram(grads[s])
             norms.append(torch.linalg.vecdot(rows(left), rows(right)))
             mass.append(diagonal_product(left, right))
-        return self.guarded(
-            torch.cat(norms), torch.cat(mass), lambda samples: square_sum(self.dense(samples))
-        )
+        found = gram_sum(norms, mass)
+        return self.guarded(found, lambda samples: square_sum(self.dense(samples)))
 
     def sides(self) -> tuple[Tensor, Tensor]:
         """Inputs and output gradients."""
         return (self.left, self.right) if self.inputs_are_left else (self.right, self.left)
 
-    def _compiled_gram(self, compiled: Loops, budget: Budget | None) -> tuple[Tensor, Tensor]:
+    def _compiled_gram(self, compiled: Loops, budget: Budget | None) -> GramSum:
         inputs, grads = (side.squeeze(1) for side in self.sides())
         n, p, width = grads.shape
         known, filled, numbers = None, False, compiled.gram_numbers(p)
@@ -275,13 +268,14 @@ class Outer:
         return compiled.gram(inputs, grads, known, filled, self.bias.values, self.bias.squares)
 
     @staticmethod
-    def guarded(norms: Tensor, mass: Tensor, directly: Callable[[Tensor], Tensor]) -> Tensor:
+    def guarded(found: GramSum, directly: Callable[[Tensor], Tensor]) -> Tensor:
         """A Gram sum that cancels almost wholly has lost its digits.
 
         Those samples are formed directly.
         """
-        weak = norms < CANCELLATION * mass
-        if weak.any():
+        norms = found.squares
+        if found.cancelled:
+            weak = norms < CANCELLATION * found.mass
             for part in weak.nonzero().flatten().split(16):
                 norms[part] = directly(part)
         return norms
@@ -373,6 +367,12 @@ def gram(values_nhpd: Tensor) -> Tensor:
     """[n, h, p, p]: inner products of all pairs of positions."""
     values = wide(values_nhpd)
     return torch.matmul(values, values.transpose(-2, -1))
+
+
+def gram_sum(squares: Sequence[Tensor], mass: Sequence[Tensor]) -> GramSum:
+    """From parts of the batch."""
+    norms, total = torch.cat(list(squares)), torch.cat(list(mass))
+    return GramSum(norms, total, bool((norms < CANCELLATION * total).any()))
 
 
 def diagonal_product(left: Tensor, right: Tensor) -> Tensor:

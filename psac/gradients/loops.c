@@ -56,6 +56,16 @@ static double total(vec values) {
     return sum;
 }
 
+/* A sum that cancels almost wholly has lost its digits: of its mass less than `least` is left. */
+typedef struct {
+    double least;
+    int64_t found; /* whether there was one */
+} Guard;
+
+static void watch(Guard *guard, double sum, double mass) {
+    if (sum < guard->least * mass) __atomic_store_n(&guard->found, 1, __ATOMIC_RELAXED);
+}
+
 #include "loops_convolution.h"
 
 typedef struct {
@@ -211,6 +221,7 @@ typedef struct {
     float *squares, *mass, *known;
     int64_t filled;
     float *sums, *sum_squares;
+    Guard *guard;
 } Gram;
 
 /* Numbers that a thread needs: the inner products of a for one column of tiles.  All of them are
@@ -259,6 +270,7 @@ void psac_gram(const void *given, void *memory, int64_t first, int64_t last) {
         }
         its->squares[n] = 2 * beside + mass;
         its->mass[n] = mass;
+        watch(its->guard, 2 * beside + mass, mass);
         if (its->sum_squares) its->sum_squares[n] = square(sums + n * b->width, b->width);
     }
 }
@@ -304,11 +316,13 @@ typedef struct {
     float *to;
 } Some;
 
-/* How many rows, of every eighth of each of n samples, are not all zero. */
-int64_t psac_some_alive(const Rows *m, int64_t n, int64_t positions) {
+/* How many of some rows of n samples, so many in all, are not all zero. */
+int64_t psac_some_alive(const Rows *m, int64_t n, int64_t positions, int64_t looks) {
+    enum { FAR = 79 }; /* a prime number: positions are looked at in no order */
     int64_t found = 0;
-    for (const float *sample = m->start; n > 0; n--, sample += m->sample)
-        for (int64_t p = 0; p < positions; p += 8) found += !is_zero(sample + p * m->row, m->width);
+    for (int64_t k = 0; k < looks; k++)
+        found += !is_zero(m->start + k * n / looks * m->sample + k * FAR % positions * m->row,
+                          m->width);
     return found;
 }
 
@@ -338,7 +352,8 @@ void psac_gather(const void *given, void *memory, int64_t first, int64_t last) {
 }
 
 /* --- Layer norm: out[0][n] = sum over p of g_p, out[1][n] = sum of g_p (x_p - mean_p) rstd_p -----
- * mean and rstd are [n, positions], out [2, num_samples, width]. */
+ * mean and rstd are [n, positions], out [2, num_samples, width], squares [2, num_samples] what the
+ * norms of those are. */
 
 static void add_normalised(const float *restrict g, const float *restrict x, float mean, float rstd,
                            int64_t width, float *restrict plain, float *restrict scaled) {
@@ -352,7 +367,7 @@ typedef struct {
     const Rows *g, *x;
     const float *mean, *rstd;
     int64_t positions, num_samples;
-    float *out;
+    float *out, *squares;
 } LayerNorm;
 
 void psac_layer_norm(const void *given, void *memory, int64_t first, int64_t last) {
@@ -369,6 +384,8 @@ void psac_layer_norm(const void *given, void *memory, int64_t first, int64_t las
             add_normalised(g->start + n * g->sample + p * g->row,
                            x->start + n * x->sample + p * x->row, mean[at], rstd[at], g->width,
                            plain, scaled);
+        its->squares[n] = square(plain, g->width);
+        its->squares[its->num_samples + n] = square(scaled, g->width);
     }
 }
 

@@ -37,6 +37,25 @@ COUNTING = (
 )  # fmt: skip
 
 
+# Of the mass that a Gram form adds up, what must be left for float32 to hold the norm to 1e-4.
+CANCELLATION = 2e-3
+LOOKS = 64  # at rows, to see whether many of them are zero
+
+
+class Guard(ctypes.Structure):
+    """Sees a sum that has cancelled almost wholly."""
+
+    _fields_ = (("least", ctypes.c_double), ("found", size))
+
+
+class GramSum(NamedTuple):
+    """Squared norms [n], and what they would be without cancellation."""
+
+    squares: Tensor
+    mass: Tensor
+    cancelled: bool  # whether of some sample hardly anything is left
+
+
 class Geometry(NamedTuple):
     """A convolution over two dimensions; channels are those of one group."""
 
@@ -139,22 +158,22 @@ class Loops:
         numbers = (size * 15)(*geometry.flat())
         self._run(
             "convolution", len(inputs), inputs.data_ptr(), grad.data_ptr(), address(kept),
-            address(sums), squares.data_ptr(), None, ctypes.addressof(numbers),
+            address(sums), squares.data_ptr(), None, ctypes.addressof(numbers), None,
             memory=self._library.psac_convolution_bytes(numbers),
         )  # fmt: skip
         return squares
 
-    def pixels(self, inputs: Tensor, grad: Tensor, geometry: Geometry) -> tuple[Tensor, Tensor]:
+    def pixels(self, inputs: Tensor, grad: Tensor, geometry: Geometry) -> GramSum:
         """Squared norms [n] of weight gradients of stride one, and their diagonal part."""
         inputs, grad = inputs.contiguous(), grad.contiguous()
         squares, mass = inputs.new_empty(len(inputs)), inputs.new_empty(len(inputs))
-        numbers = (size * 15)(*geometry.flat())
+        numbers, guard = (size * 15)(*geometry.flat()), Guard(CANCELLATION, 0)
         self._run(
             "pixels", len(inputs), inputs.data_ptr(), grad.data_ptr(), None, None,
-            squares.data_ptr(), mass.data_ptr(), ctypes.addressof(numbers),
+            squares.data_ptr(), mass.data_ptr(), ctypes.addressof(numbers), ctypes.addressof(guard),
             memory=self._library.psac_pixels_bytes(numbers),
         )  # fmt: skip
-        return squares, mass
+        return GramSum(squares, mass, bool(guard.found))
 
     def gram(
         self,
@@ -165,7 +184,7 @@ class Loops:
         sums_nr: Tensor | None = None,
         squares_n: Tensor | None = None,
         starts: Tensor | None = None,
-    ) -> tuple[Tensor, Tensor]:
+    ) -> GramSum:
         """Squared norms [n] of sum over p of left[n, p] x right[n, p], and their diagonal part.
 
         `known`, of `gram_numbers` for each sample, takes the inner products of the left side, or
@@ -178,13 +197,14 @@ class Loops:
             n, p = len(starts) - 1, int(starts.diff().max())
         squares, mass = left_npl.new_empty(n), left_npl.new_empty(n)
         left_npl, right_npr = with_rows(left_npl), with_rows(right_npr)
-        first, second = rows(left_npl), rows(right_npr)
+        first, second, guard = rows(left_npl), rows(right_npr), Guard(CANCELLATION, 0)
         self._run(
             "gram", n, ctypes.addressof(first), ctypes.addressof(second), p, address(starts),
             squares.data_ptr(), mass.data_ptr(), address(known), filled, address(sums_nr),
-            address(squares_n), memory=self._library.psac_gram_bytes(size(p)),
+            address(squares_n), ctypes.addressof(guard),
+            memory=self._library.psac_gram_bytes(size(p)),
         )  # fmt: skip
-        return squares, mass
+        return GramSum(squares, mass, bool(guard.found))
 
     def gram_numbers(self, positions: int) -> int:
         """How many numbers the inner products of a sample's positions take."""
@@ -202,12 +222,12 @@ class Loops:
         return products, squares
 
     def some_alive(self, values_npk: Tensor) -> float:
-        """The share of rows that are not all zero, of every eighth row of each sample."""
+        """The share of rows that are not all zero, of some."""
         n, p, _ = values_npk.shape
         values_npk = with_rows(values_npk)
         first = rows(values_npk)
-        found = self._library.psac_some_alive(ctypes.byref(first), size(n), size(p))
-        return found / max(1, n * -(-p // 8))
+        looks = (size(n), size(p), size(LOOKS))
+        return self._library.psac_some_alive(ctypes.byref(first), *looks) / LOOKS
 
     def alive(self, values_npk: Tensor) -> Tensor:
         """[n, p], one where a row is not all zero."""
@@ -232,18 +252,21 @@ class Loops:
 
     def layer_norm(
         self, grad_npk: Tensor, inputs_npk: Tensor, mean_np: Tensor, rstd_np: Tensor
-    ) -> Tensor:
-        """[2, n, k]: sums over positions of grad, and of grad * (inputs - mean) * rstd."""
+    ) -> tuple[Tensor, Tensor]:
+        """[2, n, k]: sums over positions of grad, and of grad * (inputs - mean) * rstd.
+
+        [2, n]: their squared norms.
+        """
         n, p, k = grad_npk.shape
         grad_npk, inputs_npk = with_rows(grad_npk), with_rows(inputs_npk)
         mean_np, rstd_np = mean_np.contiguous(), rstd_np.contiguous()
         first, second = rows(grad_npk), rows(inputs_npk)
-        out = torch.empty(2, n, k, dtype=torch.float32)
+        out, squares = grad_npk.new_empty(2, n, k), grad_npk.new_empty(2, n)
         self._run(
             "layer_norm", n, ctypes.addressof(first), ctypes.addressof(second), mean_np.data_ptr(),
-            rstd_np.data_ptr(), p, n, out.data_ptr(),
+            rstd_np.data_ptr(), p, n, out.data_ptr(), squares.data_ptr(),
         )  # fmt: skip
-        return out
+        return out, squares
 
     def group_norm(
         self, grad_ncp: Tensor, inputs_ncp: Tensor, mean_nh: Tensor, rstd_nh: Tensor
@@ -252,7 +275,7 @@ class Loops:
         n, channels, p = grad_ncp.shape
         held = [t.contiguous() for t in (grad_ncp, inputs_ncp, mean_nh, rstd_nh)]
         addresses = [t.data_ptr() for t in held]
-        out = torch.empty(2, n, channels, dtype=torch.float32)
+        out = grad_ncp.new_empty(2, n, channels)
         groups = mean_nh.shape[1]
         self._run("group_norm", n, *addresses, channels, groups, p, n, out.data_ptr())
         return out
@@ -308,6 +331,8 @@ def _agree(found: Loops) -> bool:
     starts = torch.cat([torch.zeros(1), alive.sum(1).cumsum(0)]).long()
     gathered = [found.gather(side, alive, starts).unsqueeze(0) for side in (sparse, right)]
     normalised = (right - mean.unsqueeze(-1)) * rstd.unsqueeze(-1)
+    layer_norm = torch.stack([right.sum(1), (right * normalised).sum(1)])
+    sums_of_layer_norm, their_squares = found.layer_norm(right, right, mean, rstd)
     expected = {
         "norms": square_sum(formed),
         "formed": formed,
@@ -319,8 +344,9 @@ def _agree(found: Loops) -> bool:
         "pairs": square_sum(left[:, 0]) * square_sum(right[:, 0]),
         "sums of channels": grad.sum((2, 3)),
         "gram of some": square_sum(torch.matmul(sparse.transpose(1, 2), right)),
-        "some alive": alive[:, ::8].float().mean(),
-        "layer norm": torch.stack([right.sum(1), (right * normalised).sum(1)]),
+        "some alive": torch.ones(()),
+        "layer norm": layer_norm,
+        "squares of layer norm": layer_norm.square().sum(2),
         "group norm": torch.stack([right.sum(2), (right * normalised).sum(2)]),
     }
     given = {
@@ -334,8 +360,9 @@ def _agree(found: Loops) -> bool:
         "pairs": found.pairs(left[:, 0], right[:, 0])[0],
         "sums of channels": of_channels,
         "gram of some": found.gram(gathered[0], gathered[1], starts=starts)[0],
-        "some alive": left.new_tensor(found.some_alive(sparse)),
-        "layer norm": found.layer_norm(right, right, mean, rstd),
+        "some alive": torch.tensor(found.some_alive(left) - found.some_alive(0 * left)),
+        "layer norm": sums_of_layer_norm,
+        "squares of layer norm": their_squares,
         "group norm": found.group_norm(right, right, mean, rstd),
     }
     return all(

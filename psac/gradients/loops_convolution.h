@@ -120,6 +120,7 @@ typedef struct {
     const float *inputs, *grads;
     float *kept, *sums, *squares, *mass;
     const Geometry *geometry;
+    Guard *guard; /* of Gram sums */
 } Convolution;
 
 int64_t psac_convolution_bytes(const Geometry *s) {
@@ -354,5 +355,6 @@ void psac_pixels(const void *given, void *memory, int64_t first, int64_t last) {
         }
         its->squares[n] = 2 * beside + mass;
         its->mass[n] = mass;
+        watch(its->guard, 2 * beside + mass, mass);
     }
 }

@@ -17,31 +17,36 @@ from .broadcast import reduced
 
 def layer_norm(arrival: Arrival) -> Contributions:
     node = arrival.node
-    if 1 in arrival.inputs and (sums := compiled_layer_norm(arrival)) is not None:
-        shape = (arrival.num_samples, *arrival.shape(1))
-        return {k: Dense(sums[2 - k].view(shape)) for k in arrival.inputs}
-    found: Contributions = {}
+    if 1 in arrival.inputs and (found := compiled_layer_norm(arrival)) is not None:
+        (bias, weight), squares = found[0], found[1].unbind()
+        return {k: Dense(weight if k == 1 else bias, squares[2 - k]) for k in arrival.inputs}
+    by_torch: Contributions = {}
     if 1 in arrival.inputs:
         inputs = wide(node._saved_input)
         product = torch.sub(inputs, node._saved_result1, out=scratch(inputs))
-        found[1] = reduced(arrival, product.mul_(node._saved_result2).mul_(arrival.grad), 1)
+        by_torch[1] = reduced(arrival, product.mul_(node._saved_result2).mul_(arrival.grad), 1)
     if 2 in arrival.inputs:
-        found[2] = reduced(arrival, arrival.grad, 2)
-    return found
+        by_torch[2] = reduced(arrival, arrival.grad, 2)
+    return by_torch
 
 
-def compiled_layer_norm(arrival: Arrival) -> Tensor | None:
-    """[2, n, features]: gradients of bias and weight; None where the loop does not serve."""
+def compiled_layer_norm(arrival: Arrival) -> tuple[Tensor, Tensor] | None:
+    """[2, n, *features], gradients of bias and weight, and [2, n], their squared norms.
+
+    None where the loop does not serve.
+    """
     node, compiled = arrival.node, loops()
     given = (arrival.grad, node._saved_input, node._saved_result1, node._saved_result2)
     if compiled is None or not compiled.serves(*given):
         return None
-    last = len(arrival.shape(1))
+    shape = arrival.shape(1)
+    last = len(shape)
     if arrival.layout.dim + last >= arrival.grad.dim():
         return None
     flat = (arrival.samples_first(t.flatten(-last)).flatten(1, -2) for t in given)
     grad, inputs, mean, rstd = flat
-    return compiled.layer_norm(grad, inputs, mean.flatten(1), rstd.flatten(1))
+    sums, squares = compiled.layer_norm(grad, inputs, mean.flatten(1), rstd.flatten(1))
+    return sums.view(2, arrival.num_samples, *shape), squares
 
 
 def group_norm(arrival: Arrival) -> Contributions | None:

@@ -13,8 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..contributions import Bias, Outer, diagonal_product, rows, square_sum
-from ..loops import Geometry, Loops, loops
+from ..contributions import Bias, Outer, diagonal_product, gram_sum, rows, square_sum
+from ..loops import Geometry, GramSum, Loops, loops
 from ..memory import SCRATCH_BYTES, scratch, slices
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ class Plane:
         """
         compiled = self.compiled()
         if compiled is not None and self.stride == (1, 1):
-            return self.guarded(*compiled.pixels(self.inputs, self.grad, self.geometry))
+            return self.guarded(compiled.pixels(self.inputs, self.grad, self.geometry))
         (height, width), (oh, ow) = self.geometry.sizes(), self.out
         first, *others = self.offsets()
         norms, mass = [], []
@@ -125,13 +125,11 @@ class Plane:
             patches = patches.view_as(other)
             norms.append(torch.linalg.vecdot(rows(patches), rows(other)))
             mass.append(diagonal_product(patches, other))
-        return self.guarded(torch.cat(norms), torch.cat(mass))
+        return self.guarded(gram_sum(norms, mass))
 
-    def guarded(self, norms: Tensor, mass: Tensor) -> Tensor:
+    def guarded(self, found: GramSum) -> Tensor:
         """Samples whose Gram sum cancels almost wholly are formed directly."""
-        return Outer.guarded(
-            norms, mass, lambda samples: square_sum(self.unfolded_products(samples))
-        )
+        return Outer.guarded(found, lambda samples: square_sum(self.unfolded_products(samples)))
 
     def unfolded(self, samples: slice | Tensor) -> Tensor:
         """[n, h, l, p]: a copy of every patch, in the scratch buffer."""
