@@ -142,7 +142,7 @@ class Captured:
         """
         sums: dict[str, Tensor] = {}
         self.budget.forget()
-        by_group = [Weights(values, self.plan.activation_bytes) for values in weights]
+        by_group = [Weights(values, self.activation_bytes) for values in weights]
         with torch.no_grad():
             while self.joints:
                 names, joint = self.joints.pop(0)

@@ -275,8 +275,9 @@ class Outer:
         """
         norms = found.squares
         if found.cancelled:
-            weak = norms < CANCELLATION * found.mass
-            for part in weak.nonzero().flatten().split(16):
+            weak = (norms < CANCELLATION * found.mass).nonzero().flatten()
+            # the loops compare before they round to float32, so that there may be none
+            for part in weak.split(16) if len(weak) else ():
                 norms[part] = directly(part)
         return norms
 

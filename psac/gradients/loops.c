@@ -320,7 +320,7 @@ typedef struct {
 int64_t psac_some_alive(const Rows *m, int64_t n, int64_t positions, int64_t looks) {
     enum { FAR = 79 }; /* a prime number: positions are looked at in no order */
     int64_t found = 0;
-    for (int64_t k = 0; k < looks; k++)
+    for (int64_t k = 0; k < looks && positions > 0; k++)
         found += !is_zero(m->start + k * n / looks * m->sample + k * FAR % positions * m->row,
                           m->width);
     return found;

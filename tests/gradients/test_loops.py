@@ -276,3 +276,9 @@ def test_a_sum_that_cancels_is_noticed():
     opposed = torch.stack([rows[:, 0], -rows[:, 0]], 1) + 1e-4 * torch.randn(3, 2, 40)
     assert not compiled.gram(rows, rows).cancelled
     assert compiled.gram(rows, opposed).cancelled
+
+
+def test_a_sum_that_cancels_only_before_it_is_rounded_is_kept():
+    whole = contributions.GramSum(torch.ones(3), torch.ones(3), cancelled=True)
+    found = contributions.Outer.guarded(whole, lambda samples: torch.stack([*samples.float()]))
+    assert torch.equal(found, torch.ones(3))
