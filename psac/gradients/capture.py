@@ -142,7 +142,8 @@ class Captured:
         """
         sums: dict[str, Tensor] = {}
         self.budget.forget()
-        by_group = [Weights(values, self.activation_bytes) for values in weights]
+        of_all = len(weights) == 1
+        by_group = [Weights(values, self.activation_bytes, of_all) for values in weights]
         with torch.no_grad():
             while self.joints:
                 names, joint = self.joints.pop(0)

@@ -145,6 +145,10 @@ class Bias(Dense):
         self._values: Tensor | None = None
         self.num_samples = num_samples
         self.squares: Tensor | None = None
+        self.total: Tensor | None = None  # the weighted sum, once the gradients are used up
+
+    def weighted_sum(self, weights: Weights) -> Tensor:
+        return super().weighted_sum(weights) if self.total is None else self.total
 
     @property
     def values(self) -> Tensor:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import sys
 import threading
+from types import SimpleNamespace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -38,3 +42,28 @@ def scratch(like: Tensor) -> Tensor:
     ):
         buffer = _buffers.flat = torch.empty(size, dtype=like.dtype, device=like.device)
     return buffer[:size].view(like.shape)
+
+
+class References(NamedTuple):
+    """How many there are to an object, to the tensor behind it, and to its memory."""
+
+    to_object: int
+    to_tensor: int
+    to_memory: int
+
+
+def references(tensor: Tensor) -> References | None:
+    """Pass an attribute, not a variable, which would be one more. None: they cannot be counted."""
+    try:
+        to_memory = torch._C._storage_Use_Count(tensor.untyped_storage()._cdata)
+        return References(sys.getrefcount(tensor), tensor._use_count(), to_memory)
+    except AttributeError:
+        return None
+
+
+@functools.cache
+def references_of_attributes(count: int) -> References | None:
+    """Of a tensor that so many attributes hold, and nobody else: its memory may be written to."""
+    holder = SimpleNamespace(tensor=torch.empty(1))
+    one = references(holder.tensor)  # versions of Python count differently
+    return None if one is None else one._replace(to_object=one.to_object + count - 1)

@@ -6,10 +6,12 @@ products of norms, and the bias gets its own on the way.
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from .contributions import Bias, Budget, Outer, square_sum, wide
 from .loops import loops
+from .memory import references, references_of_attributes
 from .weights import Weights
 
 
@@ -58,8 +60,27 @@ class Single:
         return norms
 
     def weighted_sum(self, weights: Weights) -> Tensor:
+        if self._grads_are_ours() and (self.bias is None or weights.of_all):
+            return self._sum_in_place(weights)
         left, right = wide(self.left), wide(self.right)
         return weights.product(left, right, weights.like(left))
+
+    def _grads_are_ours(self) -> bool:
+        """Whether this and its bias are all that can see the output gradients."""
+        found = references(self.left) if self.grads_are_left else references(self.right)
+        return found is not None and found == references_of_attributes(1 + bool(self.bias))
+
+    def _sum_in_place(self, weights: Weights) -> Tensor:
+        """The output gradients are scaled where they lie: it is the last time they are needed."""
+        left, right = wide(self.left), wide(self.right)
+        grads = left if self.grads_are_left else right
+        if not grads.is_contiguous():  # entries may share their memory with each other
+            return weights.product(left, right, weights.like(left))
+        by_sample = weights.like(grads)
+        if self.bias is not None:
+            self.bias.total = torch.mv(grads.t(), by_sample)
+        grads.mul_(by_sample.unsqueeze(1))
+        return torch.mm(left.t(), right)
 
     def dense(self, samples: slice | Tensor = slice(None)) -> Tensor:
         left, right = wide(self.left[samples]), wide(self.right[samples])

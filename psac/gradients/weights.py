@@ -20,9 +20,12 @@ class Weights:
     was scaled last is remembered, where it was scaled as a whole.
     """
 
-    def __init__(self, values_n: Tensor, held_bytes: int = 0):
-        """`held_bytes` is what the backward holds to form sums."""
-        self.values = values_n
+    def __init__(self, values_n: Tensor, held_bytes: int = 0, of_all: bool = False):
+        """`held_bytes` is what the backward holds to form sums.
+
+        `of_all`: all parameters have these weights, and each is summed once.
+        """
+        self.values, self.of_all = values_n, of_all
         self._room = max(SCRATCH_BYTES, min(SCALED_BYTES, int(SCALED_SHARE * held_bytes)))
         self._rows: dict[tuple[int, bool, torch.dtype], Tensor] = {}
         # key, what was scaled and by what, the result
