@@ -44,14 +44,14 @@ class Captured:
         self.activation_bytes = 0
         self._reading = GraphExecGroup()
         self._arrived: set[int] = set()
-        self._waiting = {id(cluster): set(cluster.uses) for cluster in plan.clusters}
-        self._cluster_of = {use: cluster for cluster in plan.clusters for use in cluster.uses}
+        self._waiting = [len(cluster.uses) for cluster in plan.clusters]
 
     def arrive(self, tap: Tap, grads: Sequence[Tensor | None]) -> None:
         """Called when the output gradients of a tap are there; None stands for zero."""
-        if tap.number in self._arrived or all(grad is None for grad in grads):
+        number = tap.number
+        if number in self._arrived or all(grad is None for grad in grads):
             return  # the generic rule runs the node again, hooks and all
-        self._arrived.add(tap.number)
+        self._arrived.add(number)
         for layout, grad in zip(tap.layouts, grads, strict=True):
             if layout is None and grad is not None:
                 if bool((grad.abs() >= NOTHING).any()):
@@ -59,25 +59,15 @@ class Captured:
                         "a gradient arrived where no probe had any, so its rows are not known"
                     )
                 return
-        number = tap.number
-        arrival = Arrival(
-            graph=self.graph,
-            number=number,
-            grads=grads,
-            layouts=tap.layouts,
-            inputs=tap.inputs,
-            num_samples=self.num_samples,
-            reading=self._reading,
-        )
-        with torch.no_grad():
-            for k, contribution in contributions(arrival).items():
-                self.found[number, k] = contribution
-                self.activation_bytes += getattr(contribution, "nbytes", 0)
-                cluster = self._cluster_of[number, k]
-                waiting = self._waiting[id(cluster)]
-                waiting.discard((number, k))
-                if not waiting and self.at_once:
-                    self._measure(cluster)
+        arrival = Arrival(self.graph, tap, grads, self.num_samples, self._reading)
+        for k, contribution in contributions(arrival).items():
+            use = number, k
+            self.found[use] = contribution
+            self.activation_bytes += getattr(contribution, "nbytes", 0)
+            place = self.plan.cluster_of[use]
+            self._waiting[place] -= 1
+            if self.at_once and not self._waiting[place]:
+                self._measure(self.plan.clusters[place])
 
     def _measure(self, cluster: Cluster) -> None:
         uses = {use: self.found.pop(use) for use in cluster.uses if use in self.found}
@@ -125,10 +115,9 @@ class Captured:
     def finish(self) -> None:
         """Measures clusters some of whose uses never got a gradient."""
         self.plan.activation_bytes = max(self.plan.activation_bytes, self.activation_bytes)
-        with torch.no_grad():
-            for cluster in self.plan.clusters:
-                if self.at_once and self._waiting[id(cluster)]:
-                    self._measure(cluster)
+        for cluster, waiting in zip(self.plan.clusters, self._waiting, strict=True):
+            if self.at_once and waiting:
+                self._measure(cluster)
 
     def zero_samples(self, samples: Tensor) -> None:
         for _, joint in self.joints:
@@ -151,6 +140,7 @@ class Captured:
         return sums
 
 
+@torch.no_grad()
 def capture(
     graph: Graph,
     plan: Plan,

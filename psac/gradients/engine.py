@@ -97,6 +97,8 @@ class Engine:
         if isinstance(self.clipping, Mapping):
             self.groups = Groups.by_pattern(self.clipping, self.parameters)
         refuse_modules(self.model)
+        self._anchor = torch.ones((), requires_grad=True)
+        anchors.add(self._anchor)
         self._frozen = {name: p for name, p in self.model.named_parameters() if not p.requires_grad}
         self._batch_norms = [
             module for module in self.model.modules() if isinstance(module, _BatchNorm)
@@ -204,11 +206,10 @@ class Engine:
             return None
         self._refuse_strangers(call)
         self._open.add(call)
-        anchor, foreign = torch.ones((), requires_grad=True), call.foreign()
-        anchors.add(anchor)
+        foreign = call.foreign()
         if foreign and not self._warned:
             self._warn_of(foreign)
-        outputs = Boundary.apply(call, anchor, *foreign)
+        outputs = Boundary.apply(call, self._anchor, *foreign)
         if self._backwards >= self._next_loss_proof and self._backward_is_welcome():
             outputs = self._watched(call, outputs)
         handed_on = dict(zip(map(id, roots), outputs, strict=True))
@@ -314,9 +315,11 @@ class Engine:
         scaled = [w * factor for w in weights]
         for name, value in captured.weighted_sums(scaled, self.groups).items():
             known = self._sums.get(name)
-            self._sums[name] = (
-                value.to(self.parameters[name].dtype) if known is None else known.add_(value)
-            )
+            if known is not None:
+                known.add_(value)
+            else:
+                dtype = self.parameters[name].dtype
+                self._sums[name] = value if value.dtype is dtype else value.to(dtype)
         self.num_samples += n
         if self.after_backward is not None:
             self.after_backward()

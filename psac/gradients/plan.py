@@ -107,6 +107,12 @@ class Plan:
     # what the rules chose, for `check`
     methods: dict[tuple[str, ...], str] = field(default_factory=dict)
 
+    @functools.cached_property
+    def cluster_of(self) -> dict[tuple[int, int], int]:
+        """The place of the cluster that has this use."""
+        places = enumerate(self.clusters)
+        return {use: place for place, cluster in places for use in cluster.uses}
+
 
 class Draft:
     """The plan before layouts of merged dimensions are known."""

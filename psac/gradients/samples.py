@@ -30,13 +30,13 @@ def map_tensors(tree: Any, function: Callable[[Any], Any]) -> Any:
     """
     if isinstance(tree, (Tensor, PackedSequence)):
         return function(tree)
-    if isinstance(tree, Mapping):
-        mapped = {key: map_tensors(value, function) for key, value in tree.items()}
-        return rebuilt_mapping(tree, mapped)
     if isinstance(tree, tuple) and hasattr(tree, "_fields"):
         return type(tree)(*(map_tensors(value, function) for value in tree))
     if isinstance(tree, (list, tuple)):
         return type(tree)(map_tensors(value, function) for value in tree)
+    if isinstance(tree, Mapping):
+        mapped = {key: map_tensors(value, function) for key, value in tree.items()}
+        return rebuilt_mapping(tree, mapped)
     if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
         changes = {
             f.name: map_tensors(getattr(tree, f.name), function)

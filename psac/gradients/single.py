@@ -76,10 +76,9 @@ class Single:
         grads = left if self.grads_are_left else right
         if not grads.is_contiguous():  # entries may share their memory with each other
             return weights.product(left, right, weights.like(left))
-        by_sample = weights.like(grads)
+        grads.mul_(weights.like(grads).unsqueeze(1))
         if self.bias is not None:
-            self.bias.total = torch.mv(grads.t(), by_sample)
-        grads.mul_(by_sample.unsqueeze(1))
+            self.bias.total = grads.sum(0)
         return torch.mm(left.t(), right)
 
     def dense(self, samples: slice | Tensor = slice(None)) -> Tensor:

@@ -11,32 +11,38 @@ from torch.utils.checkpoint import GraphExecGroup
 from ..contributions import Contribution
 from ..graph import Edge, Graph, Node
 from ..layout import Layout
+from ..plan import Tap
 
 Contributions = dict[int, Contribution]
 
 
 class Arrival(NamedTuple):
-    """One node and the gradients of its outputs.
-
-    `inputs` are the inputs that hold parameters and no samples: where each comes from, by number.
-    """
+    """One node and the gradients of its outputs."""
 
     graph: Graph
-    number: int  # of the node
+    tap: Tap
     grads: Sequence[Tensor | None]
-    layouts: Sequence[Layout | None]
-    inputs: Mapping[int, Edge]
     num_samples: int
     # activation checkpointing recomputes once for all that is read within it
     reading: GraphExecGroup
 
     @property
+    def number(self) -> int:
+        """Of the node."""
+        return self.tap.number
+
+    @property
     def node(self) -> Node:
-        return self.graph.nodes[self.number]
+        return self.graph.nodes[self.tap.number]
 
     @property
     def name(self) -> str:
-        return self.graph.names[self.number]
+        return self.graph.names[self.tap.number]
+
+    @property
+    def inputs(self) -> Mapping[int, Edge]:
+        """Those that hold parameters and no samples: where each comes from, by number."""
+        return self.tap.inputs
 
     def shape(self, number: int) -> tuple[int, ...]:
         """Of an input."""
@@ -51,7 +57,7 @@ class Arrival(NamedTuple):
 
     @property
     def layout(self) -> Layout:
-        layout = self.layouts[0]
+        layout = self.tap.layouts[0]
         assert layout is not None
         return layout
 

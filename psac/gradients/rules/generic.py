@@ -35,7 +35,7 @@ def generic(arrival: Arrival, inputs: Sequence[int]) -> Contributions:
 
 def masked_copies(arrival: Arrival, output: int, samples: range) -> Tensor:
     """[len(samples), shape of the output]: the output gradient of each sample alone."""
-    grad, layout = arrival.grads[output], arrival.layouts[output]
+    grad, layout = arrival.grads[output], arrival.tap.layouts[output]
     assert grad is not None
     assert layout is not None
     copies = grad.new_zeros(len(samples), *grad.shape)
