@@ -174,3 +174,27 @@ def test_where_references_cannot_be_counted_gradients_are_copied(monkeypatch):
     monkeypatch.setattr(Single, "_sum_in_place", None)
     model, (x, y) = network(), data()
     close(sums_of(model, x, y), reference(model, x, y, HARD))
+
+
+class Residual(nn.Module):
+    """Its input gets the very gradient that its layer gets."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.layer(x)
+
+
+def test_the_gradient_of_an_input_is_not_scaled():
+    torch.manual_seed(0)
+    model, x, y = Residual(), torch.randn(7, 4), torch.randint(4, (7,))
+    expected = x.clone().requires_grad_()
+    F.cross_entropy(model(expected), y).backward()
+    model.zero_grad()
+    with psac.Engine(model, clipping=HARD), pytest.warns(UserWarning, match="not private"):
+        for _ in range(2):
+            found = x.clone().requires_grad_()
+            F.cross_entropy(model(found), y).backward()
+    torch.testing.assert_close(found.grad, expected.grad)
