@@ -68,6 +68,20 @@ MUTATIONS = (
         ),
     ),
     Mutation(
+        "a gradient that several layers have is scaled more than once",
+        (("gradients/single.py", "return found is not None and found == ", "return True or "),),
+        (
+            "tests/gradients/test_single.py::"
+            "test_a_gradient_that_several_layers_have_is_scaled_for_each",
+            "tests/gradients/test_single.py::test_a_gradient_that_the_user_keeps_stays_as_it_is",
+        ),
+    ),
+    Mutation(
+        "a bias is summed by the weights of another group",
+        (("gradients/single.py", " and (self.bias is None or weights.of_all)", ""),),
+        ("tests/gradients/test_single.py::test_a_bias_may_have_another_rule_than_its_weight",),
+    ),
+    Mutation(
         "the bound is applied twice",
         (
             (

@@ -68,7 +68,7 @@ class Single:
     def _grads_are_ours(self) -> bool:
         """Whether this and its bias are all that can see the output gradients."""
         found = references(self.left) if self.grads_are_left else references(self.right)
-        return found is not None and found == references_of_attributes(1 + bool(self.bias))
+        return found is not None and found == references_of_attributes(1 + (self.bias is not None))
 
     def _sum_in_place(self, weights: Weights) -> Tensor:
         """The output gradients are scaled where they lie: it is the last time they are needed."""
