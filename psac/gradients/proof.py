@@ -83,7 +83,7 @@ def prove(plan: Plan, forward: Forward, cotangents: Sequence[Tensor | None], mea
         alone, alone_graph, alone_buffers = few.alone(sample)
         refuse_statistics(buffers, alone_buffers)
         plan.root_dims = [
-            find(root.shape, one.shape, n, 1) for root, one in zip(roots, alone, strict=True)
+            dim_of_samples(root, one, n, 1) for root, one in zip(roots, alone, strict=True)
         ]
         shares = [
             share(c, root, one, sample, n, mean)
@@ -142,11 +142,26 @@ def size(grads: dict[str, Tensor]) -> float:
     return math.sqrt(sum(float(grad.abs().double().square().sum()) for grad in grads.values()))
 
 
+def dim_of_samples(full: Tensor, part: Tensor, num_full: int, num_part: int) -> int | None:
+    """Where an output of the model holds its samples, from two batches of different size."""
+    try:
+        return find(full.shape, part.shape, num_full, num_part)
+    except ValueError:
+        raise NotIsolated(
+            f"an output has shape {list(full.shape)} for {num_full} samples and "
+            f"{list(part.shape)} for {num_part}, so that its entries belong to no sample alone (a "
+            "number for each pair of samples, as contrastive losses have it?). Return a row for "
+            "each sample."
+        ) from None
+
+
 def rows_of(cotangent: Tensor | None, root: Tensor, total: int, samples: Sequence[int]) -> Tensor:
     """The part of an output gradient of the whole batch that belongs to some samples."""
     if cotangent is None:
         return torch.zeros_like(root)
-    dim = find(cotangent.shape, root.shape, total, len(samples)) if total > len(samples) else None
+    dim = None
+    if total > len(samples):
+        dim = dim_of_samples(cotangent, root, total, len(samples))
     if dim is None:
         return cotangent
     layout, length = Layout(dim), cotangent.shape[dim]
@@ -158,7 +173,7 @@ def share(
     cotangent: Tensor, root: Tensor, alone: Tensor, sample: int, n: int, mean: bool
 ) -> Tensor:
     """The part of an output gradient that belongs to one sample."""
-    if find(root.shape, alone.shape, n, 1) is None:
+    if dim_of_samples(root, alone, n, 1) is None:
         return cotangent / n if mean else cotangent
     return rows_of(cotangent, alone, n, [sample])
 
@@ -167,7 +182,7 @@ def same_output(
     roots: Sequence[Tensor], alone: Sequence[Tensor], sample: int, n: int, tolerance: float
 ) -> None:
     for root, one in zip(roots, alone, strict=True):
-        if find(root.shape, one.shape, n, 1) is None or not one.numel():
+        if dim_of_samples(root, one, n, 1) is None or not one.numel():
             continue
         together, single = rows_of(root.detach(), one, n, [sample]), one.detach()
         if not bool(torch.isfinite(single).all()):

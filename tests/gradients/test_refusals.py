@@ -51,6 +51,25 @@ def test_samples_that_leak_into_each_other_are_refused(name):
     assert engine.num_samples == 0
 
 
+class Pairs(nn.Module):
+    """How alike samples are, as contrastive losses compare them."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, x):
+        directions = F.normalize(self.layer(x))
+        return directions @ directions.t()
+
+
+def test_an_output_for_each_pair_of_samples_is_refused_with_the_reason():
+    model, x = Pairs(), torch.randn(6, 4)
+    reason = r"shape \[6, 6\] for 6 samples.*\[1, 1\].*pair"
+    with pytest.raises(psac.NotIsolated, match=reason), psac.Engine(model):
+        F.cross_entropy(model(x), torch.arange(6)).backward()
+
+
 @pytest.mark.parametrize(
     "layer", [nn.BatchNorm1d(3), nn.BatchNorm1d(3, track_running_stats=False), nn.SyncBatchNorm(3)]
 )
