@@ -39,7 +39,7 @@ from .groups import TOGETHER, Groups
 from .losses import Constants, prove_loss
 from .plan import Plan
 from .tape import LossTape, plain
-from .training import attached, refuse_modules, trainable
+from .training import attached, refuse_modules, refuse_scripted, trainable
 
 # What keeps the outputs of private models in the graph: no data, and nothing that is trained.
 anchors: weakref.WeakSet[Tensor] = weakref.WeakSet()
@@ -92,6 +92,7 @@ class Engine:
     def attach(self) -> Engine:
         if self._handles:
             return self
+        refuse_scripted(self.model)
         self.parameters = trainable(self.model)
         self.groups = TOGETHER
         if isinstance(self.clipping, Mapping):

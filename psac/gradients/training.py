@@ -10,8 +10,10 @@ import weakref
 from collections.abc import Iterator
 from typing import Any
 
+import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.parameter import is_lazy
 
 from .errors import NotIsolated, PrivacyError
 
@@ -41,7 +43,22 @@ def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
             f"{type(model).__name__} has no parameter with requires_grad=True, "
             "so there is nothing to train."
         )
+    shapeless = [name for name, p in found.items() if is_lazy(p)]
+    if shapeless:
+        raise PrivacyError(
+            f"{', '.join(shapeless)}: lazy parameters that have no shape yet. Run the model once, "
+            "on zeros for example, and build the optimizer after that."
+        )
     return found
+
+
+def refuse_scripted(model: nn.Module) -> None:
+    """A scripted model takes no hooks; as a part of another one it does not need any."""
+    if isinstance(model, torch.jit.RecursiveScriptModule):  # a traced one does
+        raise PrivacyError(
+            f"{model.original_name} was compiled by torch.jit.script, which lets nobody attach hooks. "
+            "Put it into a module: torch.nn.Sequential(model)."
+        )
 
 
 def refuse_modules(model: nn.Module) -> None:

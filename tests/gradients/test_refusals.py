@@ -51,6 +51,29 @@ def test_samples_that_leak_into_each_other_are_refused(name):
     assert engine.num_samples == 0
 
 
+def test_a_lazy_model_is_refused_until_its_parameters_have_shapes():
+    model, x = nn.Sequential(nn.LazyLinear(3), nn.Tanh(), nn.LazyLinear(2)), torch.randn(6, 4)
+    with pytest.raises(psac.PrivacyError, match=r"0\.weight.*no shape yet. Run the model once"):
+        psac.Engine(model).attach()
+    model(x)
+    with psac.Engine(model) as engine:
+        model(x).square().sum(1).mean().backward()
+        assert engine.num_samples == 6
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
+def test_a_scripted_model_is_refused_unless_it_is_a_part_of_another():
+    scripted, x = torch.jit.script(nn.Sequential(nn.Linear(4, 3), nn.Tanh())), torch.randn(6, 4)
+    for _ in range(2):
+        with pytest.raises(psac.PrivacyError, match=r"Put it into a module"):
+            psac.Engine(scripted).attach()
+    model = nn.Sequential(scripted)
+    norms = psac.per_sample_norms(model, squares, x, method="loop")
+    with psac.Engine(model, loss_reduction="sum") as engine:
+        squares(model, x).sum().backward()
+        torch.testing.assert_close(engine.norms, norms)
+
+
 class Pairs(nn.Module):
     """How alike samples are, as contrastive losses compare them."""
 
