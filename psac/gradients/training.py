@@ -56,7 +56,7 @@ def refuse_scripted(model: nn.Module) -> None:
     """A scripted model takes no hooks; as a part of another one it does not need any."""
     if isinstance(model, torch.jit.RecursiveScriptModule):  # a traced one does
         raise PrivacyError(
-            f"{model.original_name} was compiled by torch.jit.script, which lets nobody attach hooks. "
+            f"{model.original_name} was compiled by torch.jit.script, which takes no hooks. "
             "Put it into a module: torch.nn.Sequential(model)."
         )
 
