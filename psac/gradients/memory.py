@@ -57,7 +57,7 @@ def references(tensor: Tensor) -> References | None:
     try:
         to_memory = torch._C._storage_Use_Count(tensor.untyped_storage()._cdata)
         return References(sys.getrefcount(tensor), tensor._use_count(), to_memory)
-    except AttributeError:
+    except (AttributeError, RuntimeError):  # another version of torch; a tensor without memory
         return None
 
 

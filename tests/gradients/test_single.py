@@ -167,6 +167,7 @@ def test_references_are_counted():
         assert not alone(2)
     del holder.other, seen
     assert alone()
+    assert memory.references(torch.ones(3).to_sparse()) is None
 
 
 def test_where_references_cannot_be_counted_gradients_are_copied(monkeypatch):
