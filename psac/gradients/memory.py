@@ -56,7 +56,8 @@ def references(tensor: Tensor) -> References | None:
     """Pass an attribute, not a variable, which would be one more. None: they cannot be counted."""
     try:
         to_memory = torch._C._storage_Use_Count(tensor.untyped_storage()._cdata)
-        return References(sys.getrefcount(tensor), tensor._use_count(), to_memory)
+        to_tensor: int = tensor._use_count()  # type: ignore[attr-defined]
+        return References(sys.getrefcount(tensor), to_tensor, to_memory)
     except (AttributeError, RuntimeError):  # another version of torch; a tensor without memory
         return None
 

@@ -54,7 +54,8 @@ def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
 
 def refuse_scripted(model: nn.Module) -> None:
     """A scripted model takes no hooks; as a part of another one it does not need any."""
-    if isinstance(model, torch.jit.RecursiveScriptModule):  # a traced one does
+    scripted = torch.jit.RecursiveScriptModule  # type: ignore[attr-defined]
+    if isinstance(model, scripted):  # a traced one takes them
         raise PrivacyError(
             f"{model.original_name} was compiled by torch.jit.script, which takes no hooks. "
             "Put it into a module: torch.nn.Sequential(model)."
