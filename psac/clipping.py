@@ -190,6 +190,8 @@ class AdaptivePSAC:
 
     Guarantees: s is a function of released values alone, so that `bound` is the sensitivity of the
     gradient's sum whatever is learned.  `make_private` takes it; `rule` is the rule of one step.
+    Not guaranteed: that the median is where s should be.  When most samples are fitted it goes to
+    zero, and s with it (docs/paper.md has runs in which that costs accuracy).
     """
 
     r: float = 0.1

@@ -33,7 +33,28 @@ def table2(evidence: Evidence) -> str:
                 lines.append(_line(title, rule, entry, row))
         if row and row.note:
             notes.append(f"- {row.title}: {row.note}.")
+    notes += _about_learned_scales(evidence)
     return HEAD + "\n".join(lines) + "\n\n" + "\n".join(notes)
+
+
+def _about_learned_scales(evidence: Evidence) -> list[str]:
+    """What became of AdaptivePSAC's scale, which says why it does well or not."""
+    ends = [
+        f"{entry['last_scale']:.2g} ({TABLE2[entry['row']].title}, "
+        f"{entry['mean'] - ours['mean']:+.2f} to DP-PSAC)"
+        for entry in evidence.table2
+        if entry.get("last_scale") is not None
+        and (ours := evidence.row(entry["row"])[OURS])["mean"] is not None
+    ]
+    if not ends:
+        return []
+    return [
+        "- AdaptivePSAC, which is ours, lets its scale follow the median of the norms: from 1 it went "
+        f"to {', '.join(ends)}. Where most samples are fitted the median goes to zero; gradients "
+        "below the scale are weighed by C / scale, so that samples which have nothing more to say "
+        "are blown up, as by Auto-S with a tiny r. It finds the order of magnitude of the norms, and "
+        "should not follow them when training is nearly done."
+    ]
 
 
 def _line(title: str, rule: str, entry: dict[str, Any], row: Row | None) -> str:

@@ -2,9 +2,9 @@
 
     results/table2/fashion-mnist/psac-lr4-seed0.json
 
-Guarantees: it holds the whole recipe, versions, epsilon and the accuracy after every epoch; nothing
-of the machine but its platform; all of it comes from the run's own folder.  These runs are seeded,
-hence repeatable and NOT private: the data are public.
+Guarantees: it holds the whole recipe, versions, epsilon, the accuracy after every epoch and, if the
+rule learns a scale, the last one; nothing of the machine but its platform; all of it comes from the
+run's own folder.  These runs are seeded, hence repeatable and NOT private: the data are public.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ def settings_of(recipe: Recipe) -> dict[str, Any]:
 def write_result(run: Run, path: Path) -> None:
     """The file of a finished run."""
     summary, environment = run.summary(), read_json(run.environment_path)
-    evaluations = [line for line in run.metrics() if line["kind"] == "evaluation"]
+    lines = list(run.metrics())
+    evaluations = [line for line in lines if line["kind"] == "evaluation"]
+    scales = [line["scale"] for line in lines if line.get("scale") is not None]
     path.parent.mkdir(parents=True, exist_ok=True)
     write_json(
         path,
@@ -47,6 +49,7 @@ def write_result(run: Run, path: Path) -> None:
             **{key: summary[key] for key in FROM_SUMMARY},
             **{key: environment[key] for key in FROM_ENVIRONMENT},
             "resumed": len(environment["resumed"]),
+            **({"last_scale": scales[-1]} if scales else {}),
             "accuracy_by_epoch": [[line["epoch"], line["accuracy"]] for line in evaluations],
         },
     )

@@ -53,9 +53,15 @@ def _entry(study: Study, rule: str) -> Entry:
         "learning_rate": study.rate(rule) if row.settings else None,
         "validation": _tried(study, rule),
         "epsilon": max((result["epsilon"] for result in results), default=None),
+        "last_scale": _median(result.get("last_scale") for result in results),
         "minutes": sum(result["seconds"] for result in results) / 60,
         "test": _tested(study, rule, accuracies),
     }
+
+
+def _median(values: Iterable[float | None]) -> float | None:
+    there = [value for value in values if value is not None]
+    return statistics.median(there) if there else None
 
 
 def _tried(study: Study, rule: str) -> dict[str, float]:
@@ -110,9 +116,20 @@ def _block(row: Row, found: list[Entry]) -> str:
         _line(["---"] + ["---:"] * (len(HEAD) - 1)),
         *(_line(_cells(entry, found)) for entry in found),
         "",
+        *_scales(found),
         *_tuning(row, found),
     ]
     return "\n".join(lines)
+
+
+def _scales(found: list[Entry]) -> list[str]:
+    """Where the scales that rules learned were at the end."""
+    return [
+        f"The scale that {COLUMNS[entry['rule']].title} learns began at 1 and was "
+        f"{entry['last_scale']:.2g} at the end (median of seeds).\n"
+        for entry in found
+        if entry.get("last_scale") is not None
+    ]
 
 
 def _cells(entry: Entry, found: list[Entry]) -> list[str]:
@@ -128,8 +145,12 @@ def _cells(entry: Entry, found: list[Entry]) -> list[str]:
         ""
         if test is None
         else f"{test['difference']:+.2f} [{test['low']:+.2f}, {test['high']:+.2f}]",
-        "" if test is None else f"{test['p']:.3f}",
+        "" if test is None else _chance(test["p"]),
     ]
+
+
+def _chance(p: float) -> str:
+    return "below 0.001" if p < 0.001 else f"{p:.3f}"
 
 
 def _percent(value: Mapping[str, Any]) -> str:

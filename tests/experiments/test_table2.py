@@ -11,10 +11,10 @@ import pytest
 from scipy import stats
 
 from psac.experiments import rows, table
-from psac.experiments.result_files import name_of, read_result, settings_of
+from psac.experiments.result_files import name_of, read_result, settings_of, write_result
 from psac.experiments.rows import COLUMNS, TABLE2, Percent, Row
 from psac.experiments.table2 import Study, studies
-from psac.training import Run
+from psac.training import Run, train
 from tests.training.test_many import clouds
 
 PAPER = {"abadi": Percent(90, 1), "auto_s": Percent(91, 1), "psac": Percent(92, 1)}
@@ -37,10 +37,11 @@ def study(tmp_path: Path, **changes) -> Study:
     return Study(row=made, results=tmp_path / "results", runs=tmp_path / "runs")
 
 
-def keep(found: Study, recipe, accuracy: float) -> None:
+def keep(found: Study, recipe, accuracy: float, **more: float) -> None:
     """A result file as if the run had been made."""
     found.results.mkdir(exist_ok=True)
     result = {"recipe": settings_of(recipe), "accuracy": accuracy, "epsilon": 3.0, "seconds": 60.0}
+    result |= more
     (found.results / f"{name_of(recipe)}.json").write_text(json.dumps(result))
 
 
@@ -136,6 +137,29 @@ def test_the_table_agrees_with_its_result_files(tmp_path):
     assert "**91.00 ± 1.41**" in text
     assert "| DP-PSAC | 80.00 | **90.00** |" in text  # the held-out accuracy at each rate
     assert "not yet" in next(x for x in text.splitlines() if x.startswith("| AdaptivePSAC"))
+
+
+def test_the_table_says_what_became_of_a_learned_scale(tmp_path):
+    found = study(tmp_path, seeds=(0, 1, 2))
+    tuned(found, best=5.0)
+    for recipe, scale in zip(found.reported("adaptive_psac"), (0.1, 0.02, 0.5), strict=True):
+        keep(found, recipe, 0.9, last_scale=scale)
+    for recipe in found.reported("psac"):
+        keep(found, recipe, 0.92)
+    path = table.write_table([found], tmp_path / "table")
+    entries = {e["rule"]: e for e in json.loads((tmp_path / "table" / "table.json").read_text())}
+    assert entries["adaptive_psac"]["last_scale"] == 0.1
+    assert entries["psac"]["last_scale"] is None
+    assert "AdaptivePSAC learns began at 1 and was 0.1 at the end" in path.read_text()
+
+
+@pytest.mark.filterwarnings("ignore::psac.InsecureNoiseWarning")
+def test_a_result_file_has_the_last_scale_that_was_learned(tmp_path):
+    found = study(tmp_path, learning_rates=(1.0,), seeds=(0,))
+    run = train(found.row.recipe("adaptive_psac", 1.0, 0), tmp_path / "run")
+    write_result(run, tmp_path / "result.json")
+    scales = [line["scale"] for line in run.metrics() if line["kind"] == "step"]
+    assert json.loads((tmp_path / "result.json").read_text())["last_scale"] == scales[-1] != 1
 
 
 def test_rows_that_are_not_run_are_in_the_table_with_the_reason(tmp_path):
