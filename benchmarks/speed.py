@@ -58,20 +58,21 @@ def interleave(
     seed: int = 0,
     min_runs: int = 5,
     max_rounds: int = 1000,
-    steps: int = 1,
+    steps: Mapping[str, int] | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, list[float]]:
     """Seconds a step of every run of every contestant, in shuffled rounds.
 
-    Never fewer than `min_runs`, each of so many steps.
+    Never fewer than `min_runs`, each of as many `steps` as the contestant has (default: one).
     """
+    steps = steps or dict.fromkeys(runs, 1)
 
     def seconds_of(name: str) -> float:
         gc.collect()  # outside the clock: one contestant's garbage is not another's time
         start = clock()
-        for _ in range(steps):
+        for _ in range(steps[name]):
             runs[name]()
-        return (clock() - start) / steps
+        return (clock() - start) / steps[name]
 
     shuffler = random.Random(seed)
     times: dict[str, list[float]] = {name: [] for name in runs}
@@ -79,9 +80,8 @@ def interleave(
     gc.freeze()  # what exists now is looked at no more, so the collections between runs are short
     gc.disable()
     try:
-        first = {name: seconds_of(name) for name in runs}
-        budget_per_step = budget_seconds / steps
-        joins = strides(first, budget_seconds=budget_per_step, min_runs=min_runs) if first else {}
+        first = {name: steps[name] * seconds_of(name) for name in runs}
+        joins = strides(first, budget_seconds=budget_seconds, min_runs=min_runs) if first else {}
         end = clock() + budget_seconds
         for number in range(max_rounds):
             if clock() > end and all(len(t) >= min_runs for t in times.values()):
@@ -148,14 +148,14 @@ def measure(
     return {name: figures[name] for name in contestants}
 
 
-def steps_of(runs: Mapping[str, Run]) -> int:
-    """How many steps of the fastest contestant make a run."""
-    seconds = []
-    for run in runs.values():
+def steps_of(runs: Mapping[str, Run]) -> dict[str, int]:
+    """How many steps make a run."""
+    steps = {}
+    for name, run in runs.items():
         start = time.perf_counter()
         run()
-        seconds.append(time.perf_counter() - start)
-    return max(1, math.ceil(SHORTEST_RUN / min(seconds))) if seconds else 1
+        steps[name] = math.ceil(SHORTEST_RUN / (time.perf_counter() - start))
+    return steps
 
 
 def keep_memory() -> None:
