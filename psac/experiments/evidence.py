@@ -36,14 +36,19 @@ class Evidence:
         """The entries of one row of Table 2 by rule."""
         return {entry["rule"]: entry for entry in self.table2 if entry["row"] == name}
 
-    def finished_rows(self) -> dict[str, dict[str, Data]]:
-        """Rows of the paper in which its three rules have two seeds or more."""
+    def finished_rows(self, stand_ins: bool = False) -> dict[str, dict[str, Data]]:
+        """Rows in which the paper's three rules have two seeds or more.
+
+        Those of the paper, and, if asked for, what stands in for some.
+        """
         rows = {name: self.row(name) for name in dict.fromkeys(e["row"] for e in self.table2)}
         return {
             name: row
             for name, row in rows.items()
             if all(
-                rule in row and row[rule]["paper"] and len(row[rule]["accuracies"]) > 1
+                rule in row
+                and (stand_ins or row[rule]["paper"])
+                and len(row[rule]["accuracies"]) > 1
                 for rule in ("abadi", "auto_s", OURS)
             )
         }

@@ -102,7 +102,21 @@ def test_rows_that_were_not_run_leave_a_caveat():
     entries = table(90.5, 90.0, 0.01)
     first = entries[0]["row"]
     some = [entry for entry in entries if entry["row"] == first]
-    assert judging.better_accuracy(evidence_of(some)).verdict == CAVEAT
+    judgement = judging.better_accuracy(evidence_of(some))
+    assert judgement.verdict == CAVEAT
+    assert "not yet: MNIST, CIFAR10; not run here: Imagenette," in judgement.reasons
+
+
+def test_what_stands_in_for_a_row_counts_for_its_network():
+    entries = table(90.5, 90.0, 0.01)
+    stand_in = [entry for entry in entries if entry["row"] == "cifar10-resnet9"]
+    for entry in stand_in:
+        entry["paper"] = None
+    some = [entry for entry in entries if entry["row"] == "mnist"] + stand_in
+    assert judging.any_network(evidence_of(some)).verdict == CAVEAT
+    next(entry for entry in stand_in if entry["rule"] == "psac")["mean"] = 89.0
+    assert judging.any_network(evidence_of(some)).verdict == NOT_CONFIRMED
+    assert judging.better_accuracy(evidence_of(some)).verdict == CAVEAT  # of the paper's rows
 
 
 def test_a_lower_deviation_of_few_seeds_is_never_more_than_a_caveat():
