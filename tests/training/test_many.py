@@ -98,10 +98,11 @@ def test_two_jobs_in_one_folder_are_refused(data, tmp_path):
 
 
 SCRIPT = """
-import json, sys
+import json, signal, sys
 from pathlib import Path
 from psac.training import Job, Recipe, train_many
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # who runs the tests may ignore it
 recipes = [Recipe.from_settings(settings) for settings in json.loads(sys.argv[1])]
 jobs = [Job(recipe, Path(sys.argv[2]) / f"seed{recipe.seed}") for recipe in recipes]
 train_many(jobs, watch=lambda job, line: print(line["kind"], flush=True))
