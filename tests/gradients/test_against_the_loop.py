@@ -9,6 +9,7 @@ import torch
 
 import psac
 from tests import oracles
+from tests.gradients import unusual  # noqa: F401  # more rows
 from tests.gradients.cases import CASES
 
 # Rows of these have no fixed place in the batch: the loop over samples serves them, and says so.
