@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from psac.clipping import AdaptivePSAC
 from psac.experiments.evidence import Evidence, paper_p
 from psac.experiments.rows import COLUMNS, OURS, TABLE2, Row
 
@@ -49,8 +50,8 @@ def _about_learned_scales(evidence: Evidence) -> list[str]:
     if not ends:
         return []
     return [
-        "- AdaptivePSAC, which is ours, lets its scale follow the median of the norms: from 1 it went "
-        f"to {', '.join(ends)}. Where most samples are fitted the median goes to zero; gradients "
+        "- AdaptivePSAC, which is ours, lets its scale follow the median of the norms: from "
+        f"{AdaptivePSAC.initial_scale:g} it went to {', '.join(ends)}. Where most samples are fitted the median goes to zero; gradients "
         "below the scale are weighed by C / scale, so that samples which have nothing more to say "
         "are blown up, as by Auto-S with a tiny r. It finds the order of magnitude of the norms, and "
         "should not follow them when training is nearly done."

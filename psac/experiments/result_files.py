@@ -38,7 +38,7 @@ def settings_of(recipe: Recipe) -> dict[str, Any]:
 def write_result(run: Run, path: Path) -> None:
     """The file of a finished run."""
     summary, environment = run.summary(), read_json(run.environment_path)
-    lines = list(run.metrics())
+    lines = run.metrics()
     evaluations = [line for line in lines if line["kind"] == "evaluation"]
     scales = [line["scale"] for line in lines if line.get("scale") is not None]
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from psac.checkpoint import write_atomically
+from psac.clipping import AdaptivePSAC
 from psac.experiments.rows import COLUMNS, OURS, VALIDATION_FRACTION, Row
 from psac.experiments.table2 import Study
 from psac.reporting.statistics import welch
@@ -125,7 +126,8 @@ def _block(row: Row, found: list[Entry]) -> str:
 def _scales(found: list[Entry]) -> list[str]:
     """Where the scales that rules learned were at the end."""
     return [
-        f"The scale that {COLUMNS[entry['rule']].title} learns began at 1 and was "
+        f"The scale that {COLUMNS[entry['rule']].title} learns began at "
+        f"{AdaptivePSAC.initial_scale:g} and was "
         f"{entry['last_scale']:.2g} at the end (median of seeds).\n"
         for entry in found
         if entry.get("last_scale") is not None

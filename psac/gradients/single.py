@@ -60,26 +60,24 @@ class Single:
         return norms
 
     def weighted_sum(self, weights: Weights) -> Tensor:
-        if self._grads_are_ours() and (self.bias is None or weights.of_all):
-            return self._sum_in_place(weights)
-        left, right = wide(self.left), wide(self.right)
-        return weights.product(left, right, weights.like(left))
+        """It is the last time that the output gradients are needed.
 
-    def _grads_are_ours(self) -> bool:
-        """Whether this and its bias are all that can see the output gradients."""
-        found = references(self.left) if self.grads_are_left else references(self.right)
-        return found is not None and found == references_of_attributes(1 + (self.bias is not None))
-
-    def _sum_in_place(self, weights: Weights) -> Tensor:
-        """The output gradients are scaled where they lie: it is the last time they are needed."""
+        They are scaled where they lie, if nobody else can see them.
+        """
+        in_place = self._grads_are_ours() and (self.bias is None or weights.of_all)
         left, right = wide(self.left), wide(self.right)
         grads = left if self.grads_are_left else right
-        if not grads.is_contiguous():  # entries may share their memory with each other
+        if not in_place or not grads.is_contiguous():  # entries may share memory with each other
             return weights.product(left, right, weights.like(left))
         grads.mul_(weights.like(grads).unsqueeze(1))
         if self.bias is not None:
             self.bias.total = grads.sum(0)
         return torch.mm(left.t(), right)
+
+    def _grads_are_ours(self) -> bool:
+        """Whether this and its bias are all that can see the output gradients."""
+        found = references(self.left) if self.grads_are_left else references(self.right)
+        return found is not None and found == references_of_attributes(1 + (self.bias is not None))
 
     def dense(self, samples: slice | Tensor = slice(None)) -> Tensor:
         left, right = wide(self.left[samples]), wide(self.right[samples])

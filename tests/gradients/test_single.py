@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import psac
 from psac.gradients import memory
-from psac.gradients.single import Single
+from psac.gradients.weights import Weights
 from tests.gradients.test_engine import close, data, network, reference
 
 HARD = psac.Abadi(bound=0.1)  # weights far from one
@@ -77,7 +77,7 @@ def test_a_gradient_that_the_user_keeps_stays_as_it_is(way):
 
 
 class Twice(nn.Module):
-    """Two layers, and a third by slices, that get one and the same output gradient."""
+    """Three layers that get one and the same output gradient."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -138,14 +138,25 @@ def test_a_bias_may_have_another_rule_than_its_weight():
     close(given, expected)
 
 
+def copies(monkeypatch) -> list[int]:
+    """One entry for each product whose rows were scaled beside the originals."""
+    made: list[int] = []
+    product = Weights.product
+    monkeypatch.setattr(Weights, "product", lambda *args: made.append(1) or product(*args))
+    return made
+
+
 def test_gradients_that_nobody_else_sees_are_scaled_where_they_lie(monkeypatch):
     """Else the way would be there for nothing."""
-    served = []
-    in_place = Single._sum_in_place
-    monkeypatch.setattr(Single, "_sum_in_place", lambda *args: served.append(1) or in_place(*args))
     model, (x, y) = network(), data()
-    close(sums_of(model, x, y), reference(model, x, y, HARD))
-    assert len(served) >= 2  # both layers, in the second backward
+    expected = reference(model, x, y, HARD)
+    with psac.Engine(model, clipping=HARD) as engine:
+        F.cross_entropy(model(x), y).backward()
+        engine.discard()
+        made = copies(monkeypatch)
+        F.cross_entropy(model(x), y).backward()
+        close(engine.collect(), expected)
+    assert not made
 
 
 def test_references_are_counted():
@@ -172,9 +183,9 @@ def test_references_are_counted():
 
 def test_where_references_cannot_be_counted_gradients_are_copied(monkeypatch):
     monkeypatch.setattr("psac.gradients.single.references", lambda tensor: None)
-    monkeypatch.setattr(Single, "_sum_in_place", None)
-    model, (x, y) = network(), data()
+    model, (x, y), made = network(), data(), copies(monkeypatch)
     close(sums_of(model, x, y), reference(model, x, y, HARD))
+    assert made
 
 
 class Residual(nn.Module):
