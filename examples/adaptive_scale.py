@@ -3,7 +3,7 @@
 PSAC has no threshold to tune, but its formula is meant for gradients of norm about 1.  Here they
 are a thousand times smaller, because the loss is given in a small unit: their contributions drown
 in the noise.  `AdaptivePSAC` releases one noisy number more per step, how many norms lie below its
-scale, and follows their median; the number is paid for out of the same budget.
+scale, and goes to their median; the number is paid for out of the same budget.
 """
 
 from __future__ import annotations

@@ -180,27 +180,31 @@ class Custom:
 
 @dataclasses.dataclass(frozen=True)
 class AdaptivePSAC:
-    """PSAC whose scale follows a privately tracked median of the norms (after arXiv:1905.03871).
+    """PSAC whose scale is learned from the norms of the first steps (after arXiv:1905.03871).
 
     In each step the number of samples with norm <= s, minus half of all, is released with Gaussian
     noise of std B / 20, where B is the expected batch size; then s <- s exp(-rate b / B) for the
-    released b.  One sample moves the count by 1/2, so that is a query with noise multiplier B / 10,
-    raised to ten times that of the gradient for small batches: it takes at most 0.5 % of the
-    gradient's noise, and `psac.make_private` pays for it from the same budget.
+    released b: s goes towards the median norm.  `rate` halves every `half_life` steps, so that s
+    finds the norms within about a hundred steps, from as far as a factor of a million, and stays.
+    The median itself goes to zero once most samples are fitted: to follow it there would blow up
+    the samples that have nothing more to say.
+
+    One sample moves the count by 1/2, so that is a query with noise multiplier B / 10, raised to
+    ten times that of the gradient for small batches: it takes at most 0.5 % of the gradient's
+    noise, and `psac.make_private` pays for it from the same budget.
 
     Guarantees: s is a function of released values alone, so that `bound` is the sensitivity of the
     gradient's sum whatever is learned.  `make_private` takes it; `rule` is the rule of one step.
-    Not guaranteed: that the median is where s should be.  When most samples are fitted it goes to
-    zero, and s with it (docs/paper.md has runs in which that costs accuracy).
     """
 
     r: float = 0.1
     bound: float = 1.0
     initial_scale: float = 1.0
-    rate: float = 0.2
+    rate: float = 1.0
+    half_life: float = 20.0
 
     def __post_init__(self) -> None:
-        _settle(self, "r", "bound", "initial_scale", "rate")
+        _settle(self, "r", "bound", "initial_scale", "rate", "half_life")
 
     def rule(self, scale: float) -> PSAC:
         return PSAC(r=self.r, bound=self.bound, scale=scale)
@@ -212,10 +216,11 @@ class AdaptivePSAC:
         """
         return max(expected_batch_size, 100 * total) / 10
 
-    def next_scale(self, scale: float, released: float) -> float:
-        """The scale after a step that released this share of samples below it, less one half."""
+    def next_scale(self, scale: float, released: float, step: int) -> float:
+        """The scale after step `step` (from 1) released this share below it, less one half."""
         share = min(max(released, -0.5), 0.5)  # what lies outside is noise
-        return min(max(scale * math.exp(-self.rate * share), 1e-12), 1e12)
+        rate = self.rate * 0.5 ** ((step - 1) / self.half_life)
+        return min(max(scale * math.exp(-rate * share), 1e-12), 1e12)
 
 
 RULES: dict[str, Callable[..., ClippingRule]] = {
@@ -310,8 +315,9 @@ def _matching(norms: Tensor, weights: object, rule: ClippingRule) -> Tensor:
 _ADVICE = {
     "r": "Smaller is closer to pure normalisation, which is AutoV; try 0.1.",
     "bound": "It is the largest L2 norm that one sample may contribute; try 1.0.",
+    "half_life": "It is after how many steps the scale moves half as fast; try 20.",
     "initial_scale": "It is a first guess of the median norm; the paper has 1.0.",
-    "rate": "It is how fast the scale follows; try 0.2.",
+    "rate": "It is how fast the scale moves at first; try 1.0.",
     "scale": "It is the norm that counts as one unit; the paper has 1.0.",
 }
 

@@ -361,7 +361,7 @@ class Private:
             # One sample moves the count by 1/2.
             std = self._adaptive.noise_multiplier(batch, self.plan.noise_multiplier) / 2
             add_noise_([released], std=std, generator=self._noise)
-        self._scale = self._adaptive.next_scale(self._scale, float(released) / batch)
+        self._scale = self._adaptive.next_scale(self._scale, float(released) / batch, self.step)
         self.engine.clipping = self._adaptive.rule(self._scale)
 
     # Refusals

@@ -597,15 +597,18 @@ def test_sampling_and_noise_have_streams_of_their_own():
 # ---- The adaptive scale
 
 
+class Scaled(nn.Module):
+    """A model whose gradients have the norms that it is given."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(1))
+
+    def forward(self, norms):
+        return norms * self.weight
+
+
 def test_the_adaptive_scale_finds_the_median_of_the_norms():
-    class Scaled(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.weight = nn.Parameter(torch.zeros(1))
-
-        def forward(self, norms):
-            return norms * self.weight
-
     norms = torch.exp(torch.randn(2000, generator=torch.Generator().manual_seed(0))) * 0.02
     model = Scaled()
     rule = psac.AdaptivePSAC(r=0.1)
@@ -627,6 +630,24 @@ def test_the_adaptive_scale_finds_the_median_of_the_norms():
     assert private.epsilon() == pytest.approx(
         psac.epsilon(noise_multiplier=1.0, sampling_rate=256 / 2000, steps=120, delta=1e-4)
     )
+
+
+def test_the_adaptive_scale_stays_when_the_norms_vanish():
+    # As they do when most samples are fitted: a scale that followed them would blow those up.
+    model, norms = Scaled(), torch.full((2000,), 3.0)
+    private = private_run(
+        model, data=norms, clipping=psac.AdaptivePSAC(), batch_size=256, steps=600, epochs=None,
+        noise_multiplier=1.0, delta=1e-4,
+    )  # fmt: skip
+    found = None
+    while private.step < 600:
+        for x in private.loader:
+            if private.step == 100:
+                found = private.scale
+            private.backward(model(x if found is None else 1e-6 * x))
+            private.optimizer.step()
+    assert found == pytest.approx(3.0, rel=0.3)
+    assert private.scale == pytest.approx(found, rel=0.5)
 
 
 def test_the_count_of_the_adaptive_scale_is_noisy():
@@ -659,7 +680,7 @@ def test_no_learned_scale_can_pass_the_bound():
     rule = psac.AdaptivePSAC(r=0.1, bound=0.5)
     scale = 1.0
     for released in (-1e9, 1e9, *[-1.0] * 100, *[1.0] * 300):
-        scale = rule.next_scale(scale, released)
+        scale = rule.next_scale(scale, released, step=1)
         assert math.isfinite(scale)
         assert scale > 0
         weight = psac.clipping.safe_weights(rule.rule(scale), norms)

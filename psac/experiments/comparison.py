@@ -50,11 +50,9 @@ def _about_learned_scales(evidence: Evidence) -> list[str]:
     if not ends:
         return []
     return [
-        "- AdaptivePSAC, which is ours, lets its scale follow the median of the norms: from "
-        f"{AdaptivePSAC.initial_scale:g} it went to {', '.join(ends)}. Where most samples are fitted the median goes to zero; gradients "
-        "below the scale are weighed by C / scale, so that samples which have nothing more to say "
-        "are blown up, as by Auto-S with a tiny r. It finds the order of magnitude of the norms, and "
-        "should not follow them when training is nearly done."
+        "- AdaptivePSAC, which is ours, learns its scale from the norms of the first steps: from "
+        f"{AdaptivePSAC.initial_scale:g} it went to {', '.join(ends)}. The learning rate is chosen for "
+        "the paper's scale of 1 as well, so that there is little to gain where norms are near it."
     ]
 
 
