@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from psac.experiments.figures import FIGURES, THEORY
-from psac.experiments.rows import COLUMNS, OURS, TABLE2, Percent
+from psac.experiments.rows import COLUMNS, OF_THE_PAPER, TABLE2, Percent
 
 Data = dict[str, Any]
 SEEDS_OF_THE_PAPER = 5
@@ -49,7 +49,7 @@ class Evidence:
                 rule in row
                 and (stand_ins or row[rule]["paper"])
                 and len(row[rule]["accuracies"]) > 1
-                for rule in ("abadi", "auto_s", OURS)
+                for rule in OF_THE_PAPER
             )
         }
 

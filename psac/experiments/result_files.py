@@ -50,6 +50,7 @@ def write_result(run: Run, path: Path) -> None:
             **{key: environment[key] for key in FROM_ENVIRONMENT},
             "resumed": len(environment["resumed"]),
             **({"last_scale": scales[-1]} if scales else {}),
+            **{key: summary[key] for key in ("constant_accuracy",) if key in summary},
             "accuracy_by_epoch": [[line["epoch"], line["accuracy"]] for line in evaluations],
         },
     )

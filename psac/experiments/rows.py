@@ -36,6 +36,7 @@ COLUMNS: dict[str, Column] = {
     "adaptive_psac": Column(title="AdaptivePSAC", settings={"r": 0.1, "bound": 0.1}),
 }
 OURS = "psac"  # the rule that the others are tested against
+OF_THE_PAPER = ("abadi", "auto_s", OURS)
 
 
 @dataclasses.dataclass(frozen=True)

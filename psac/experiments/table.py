@@ -17,7 +17,7 @@ from typing import Any
 from psac.checkpoint import write_atomically
 from psac.clipping import AdaptivePSAC
 from psac.experiments.rows import COLUMNS, OURS, VALIDATION_FRACTION, Row
-from psac.experiments.table2 import Study
+from psac.experiments.table2 import Result, Study
 from psac.reporting.statistics import welch
 from psac.training.run import write_json
 
@@ -55,9 +55,16 @@ def _entry(study: Study, rule: str) -> Entry:
         "validation": _tried(study, rule),
         "epsilon": max((result["epsilon"] for result in results), default=None),
         "last_scale": _median(result.get("last_scale") for result in results),
+        "constant": _median(result.get("constant_accuracy") for result in results),
+        "best_epoch": statistics.fmean(map(_best_epoch, results)) if results else None,
         "minutes": sum(result["seconds"] for result in results) / 60,
         "test": _tested(study, rule, accuracies),
     }
+
+
+def _best_epoch(result: Result) -> float:
+    """What would be reported if the epoch were chosen by the test records, which it is not."""
+    return 100 * max(accuracy for _, accuracy in result["accuracy_by_epoch"])
 
 
 def _median(values: Iterable[float | None]) -> float | None:
@@ -117,10 +124,17 @@ def _block(row: Row, found: list[Entry]) -> str:
         _line(["---"] + ["---:"] * (len(HEAD) - 1)),
         *(_line(_cells(entry, found)) for entry in found),
         "",
+        *_constant(found),
         *_scales(found),
         *_tuning(row, found),
     ]
     return "\n".join(lines)
+
+
+def _constant(found: list[Entry]) -> list[str]:
+    """What the accuracies must be held against."""
+    share = _median(entry.get("constant") for entry in found)
+    return [] if share is None else [f"The same answer to all records: {100 * share:.2f}.\n"]
 
 
 def _scales(found: list[Entry]) -> list[str]:

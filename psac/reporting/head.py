@@ -12,7 +12,7 @@ from pathlib import Path
 from psac.reporting import guarantee, numerals, rules
 from psac.reporting.guarantee import Meaning
 from psac.reporting.html import Child, Html, element, join
-from psac.reporting.runs import Run
+from psac.reporting.runs import Run, number
 
 MISSING = "\N{EN DASH}"
 DO_NOT_PUBLISH = join(
@@ -174,7 +174,7 @@ def _tiles(run: Run, meaning: Meaning | None) -> list[Html]:
     spent = MISSING if run.epsilon is None else numerals.epsilon(run.epsilon)
     of = "" if run.planned is None else f"of {numerals.count(run.planned)} planned"
     return [
-        tile("Accuracy", accuracy, accuracy_note(run)),
+        tile("Accuracy", accuracy, accuracy_note(run), *_constant(run)),
         tile("Epsilon", spent, _epsilon_note(run)),
         _guess_tile(run, meaning),
         tile("Steps", numerals.count(run.done), of),
@@ -215,6 +215,12 @@ def accuracy_note(run: Run) -> str:
         f"on {numerals.count(total)} test records, "
         f"\N{PLUS-MINUS SIGN}{100 * margin:.1f} points (95{numerals.SPACE}%)"
     )
+
+
+def _constant(run: Run) -> list[str]:
+    """What the accuracy must be held against."""
+    share = number(run.summary.get("constant_accuracy"))
+    return [] if share is None else [f"the same answer to all: {numerals.percent(share)}"]
 
 
 def data_name(run: Run) -> str:

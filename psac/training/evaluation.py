@@ -40,6 +40,11 @@ class Evaluation:
     def loss(self) -> float:
         return float(self.losses.double().mean())
 
+    @property
+    def constant_accuracy(self) -> float:
+        """Of the best answer that does not look at the record: the most frequent class."""
+        return float(torch.bincount(self.labels).max()) / len(self.labels)
+
     def confusion(self) -> list[list[int]]:
         cells = torch.bincount(self.labels * self.classes + self.predictions, minlength=self._cells)
         return cells.view(self.classes, self.classes).tolist()
@@ -83,6 +88,12 @@ class SeveralLabels:
     @property
     def loss(self) -> float:
         return float(self.losses.double().mean())
+
+    @property
+    def constant_accuracy(self) -> float:
+        """Of the best answers that do not look at the record: the more frequent one per class."""
+        share = self.labels.double().mean(0)
+        return float(torch.maximum(share, 1 - share).mean())
 
     @property
     def _right(self) -> Tensor:

@@ -33,6 +33,7 @@ def summary_of(
     plan = private.plan
     return {
         "accuracy": evaluation.accuracy,
+        "constant_accuracy": evaluation.constant_accuracy,
         "loss": evaluation.loss,
         "split": splits.split,
         **splits.mark(),

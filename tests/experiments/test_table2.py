@@ -41,7 +41,7 @@ def keep(found: Study, recipe, accuracy: float, **more: float) -> None:
     """A result file as if the run had been made."""
     found.results.mkdir(exist_ok=True)
     result = {"recipe": settings_of(recipe), "accuracy": accuracy, "epsilon": 3.0, "seconds": 60.0}
-    result |= more
+    result |= {"accuracy_by_epoch": [[1, accuracy + 0.01], [2, accuracy]], **more}
     (found.results / f"{name_of(recipe)}.json").write_text(json.dumps(result))
 
 
@@ -135,22 +135,24 @@ def test_the_table_agrees_with_its_result_files(tmp_path):
     assert "85.50 ± 0.71" in line
     assert "2 of 2" in line
     assert "**91.00 ± 1.41**" in text
+    assert entries["psac"]["best_epoch"] == pytest.approx(92)
     assert "| DP-PSAC | 80.00 | **90.00** |" in text  # the held-out accuracy at each rate
     assert "not yet" in next(x for x in text.splitlines() if x.startswith("| AdaptivePSAC"))
 
 
-def test_the_table_says_what_became_of_a_learned_scale(tmp_path):
+def test_the_table_says_what_became_of_a_learned_scale_and_what_constant_answers_give(tmp_path):
     found = study(tmp_path, seeds=(0, 1, 2))
     tuned(found, best=5.0)
     for recipe, scale in zip(found.reported("adaptive_psac"), (0.1, 0.02, 0.5), strict=True):
         keep(found, recipe, 0.9, last_scale=scale)
     for recipe in found.reported("psac"):
-        keep(found, recipe, 0.92)
+        keep(found, recipe, 0.92, constant_accuracy=0.747)
     path = table.write_table([found], tmp_path / "table")
     entries = {e["rule"]: e for e in json.loads((tmp_path / "table" / "table.json").read_text())}
     assert entries["adaptive_psac"]["last_scale"] == 0.1
     assert entries["psac"]["last_scale"] is None
     assert "AdaptivePSAC learns began at 1 and was 0.1 at the end" in path.read_text()
+    assert "The same answer to all records: 74.70." in path.read_text()
 
 
 @pytest.mark.filterwarnings("ignore::psac.InsecureNoiseWarning")

@@ -40,6 +40,7 @@ def test_evaluation_counts_what_a_loop_counts():
     assert result.loss == pytest.approx(float(F.cross_entropy(scores, labels)), rel=1e-6)
     assert result.per_class_accuracy()[:3] == [table[k][k] / sum(table[k]) for k in range(3)]
     assert result.per_class_accuracy()[3] is None
+    assert result.constant_accuracy == 8 / 23  # 0 and 1 are the most frequent
     assert model.modes == [False] * 5
     assert model.training
 
@@ -50,6 +51,7 @@ def test_several_labels_are_answered_one_by_one():
     result = evaluate(Scores(), Records(scores, labels), classes=3, batch_size=1)
     assert result.accuracy == pytest.approx(4 / 6)
     assert result.per_class_accuracy() == [1.0, 0.5, 0.5]
+    assert result.constant_accuracy == pytest.approx((0.5 + 1 + 1) / 3)
     by_hand = [
         math.log1p(math.exp(-score if label else score))
         for score, label in zip(scores.flatten().tolist(), labels.flatten().tolist(), strict=True)
