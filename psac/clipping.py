@@ -185,7 +185,7 @@ class AdaptivePSAC:
     In each step the number of samples with norm <= s, minus half of all, is released with Gaussian
     noise of std B / 20, where B is the expected batch size; then s <- s exp(-rate b / B) for the
     released b: s goes towards the median norm.  `rate` halves every `half_life` steps, so that s
-    finds the norms within about a hundred steps, from as far as a factor of a million, and stays.
+    finds the norms within a hundred steps, from as far as a factor of 100,000, and stays.
     The median itself goes to zero once most samples are fitted: to follow it there would blow up
     the samples that have nothing more to say.
 

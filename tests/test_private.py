@@ -608,8 +608,9 @@ class Scaled(nn.Module):
         return norms * self.weight
 
 
-def test_the_adaptive_scale_finds_the_median_of_the_norms():
-    norms = torch.exp(torch.randn(2000, generator=torch.Generator().manual_seed(0))) * 0.02
+@pytest.mark.parametrize("median", [0.02, 1e-5, 1e5])
+def test_the_adaptive_scale_finds_the_median_of_the_norms(median):
+    norms = torch.exp(torch.randn(2000, generator=torch.Generator().manual_seed(0))) * median
     model = Scaled()
     rule = psac.AdaptivePSAC(r=0.1)
     private = private_run(
@@ -621,7 +622,7 @@ def test_the_adaptive_scale_finds_the_median_of_the_norms():
         for x in private.loader:
             private.backward(model(x))
             private.optimizer.step()
-    assert 0.8 * 0.02 < private.scale < 1.25 * 0.02
+    assert 0.8 * median < private.scale < 1.25 * median
     assert private.engine.clipping == psac.PSAC(r=0.1, scale=private.scale)
     # The count is paid for out of the same noise multiplier.
     gradient, count = private._gradient_noise, 256 / 10
