@@ -58,8 +58,9 @@ def _about_epochs(evidence: Evidence) -> list[str]:
 def _about_learned_scales(evidence: Evidence) -> list[str]:
     """What became of AdaptivePSAC's scale, which says why it does well or not."""
     ends = [
-        f"{entry['last_scale']:.2g} ({TABLE2[entry['row']].title}, "
-        f"{entry['mean'] - ours['mean']:+.2f} to DP-PSAC)"
+        f"{entry['last_scale']:.2g} ({TABLE2[entry['row']].title}: "
+        f"{entry['mean'] - ours['mean']:+.2f} to DP-PSAC, learning rates "
+        f"{entry['learning_rate']:g} and {ours['learning_rate']:g})"
         for entry in evidence.table2
         if entry.get("last_scale") is not None
         and (ours := evidence.row(entry["row"])[OURS])["mean"] is not None
@@ -68,8 +69,8 @@ def _about_learned_scales(evidence: Evidence) -> list[str]:
         return []
     return [
         "- AdaptivePSAC, which is ours, learns its scale from the norms of the first steps: from "
-        f"{AdaptivePSAC.initial_scale:g} it went to {', '.join(ends)}. The learning rate is chosen for "
-        "the paper's scale of 1 as well, so that there is little to gain where norms are near it."
+        f"{AdaptivePSAC.initial_scale:g} it went to {'; '.join(ends)}. Where norms are near 1 there is "
+        "nothing to gain; it is for those that are not (`examples/adaptive_scale.py`)."
     ]
 
 

@@ -246,3 +246,18 @@ def test_numbers_on_the_page_follow_the_result_files(tmp_path):
     assert "91.37" in page
     assert "+1.37" in page
     assert "0.012" in page
+
+
+def test_the_page_says_what_other_epochs_and_learned_scales_gave(tmp_path):
+    entries = [
+        entry | {"best_epoch": entry["mean"] + 0.21, "learning_rate": 4.0}
+        for entry in table(91.37, 90.0, 0.0123)
+    ]
+    entries.append(
+        entries[0] | {"rule": "adaptive_psac", "mean": 91.0, "learning_rate": 8.0, "last_scale": 1.7}
+    )
+    (tmp_path / "table2").mkdir()
+    (tmp_path / "table2" / "table.json").write_text(json.dumps(entries))
+    page = write_page(tmp_path, tmp_path / "docs").read_text()
+    assert "FashionMNIST DP-SGD 90.21, Auto-S 90.21, DP-PSAC 91.58" in page
+    assert "went to 1.7 (FashionMNIST: -0.37 to DP-PSAC, learning rates 8 and 4)" in page
