@@ -253,9 +253,8 @@ def test_the_page_says_what_other_epochs_and_learned_scales_gave(tmp_path):
         entry | {"best_epoch": entry["mean"] + 0.21, "learning_rate": 4.0}
         for entry in table(91.37, 90.0, 0.0123)
     ]
-    entries.append(
-        entries[0] | {"rule": "adaptive_psac", "mean": 91.0, "learning_rate": 8.0, "last_scale": 1.7}
-    )
+    learned = {"rule": "adaptive_psac", "mean": 91.0, "learning_rate": 8.0, "last_scale": 1.7}
+    entries.append(entries[0] | learned)
     (tmp_path / "table2").mkdir()
     (tmp_path / "table2" / "table.json").write_text(json.dumps(entries))
     page = write_page(tmp_path, tmp_path / "docs").read_text()
