@@ -150,8 +150,8 @@ def _scale(run: Run) -> Html | None:
         y,
         [plots.line(x, y, points, colour=3)],
         title="Learned scale",
-        explanation="The norm that counts as one unit, tracked by a noisy median: it was paid for "
-        "from the budget and may be published.",
+        explanation="The norm that counts as one unit, learned from noisy counts in the first "
+        "steps: it was paid for from the budget and may be published.",
         description=f"from {numerals.rounded(points[0][1])} to {numerals.rounded(points[-1][1])}.",
         notes=[(at, f"{x.label} {at:.4g}: scale {value:.4g}") for at, value in points],
     )
