@@ -100,8 +100,23 @@ def test_a_run_of_several_steps_counts_as_one_and_tells_the_time_of_a_step() -> 
     steps = {"a": 4, "b": 2}
     times = speed.interleave(runs, budget_seconds=90, clock=machine.clock, steps=steps)
     assert (set(times["a"]), set(times["b"])) == ({1.0}, {2.0})
-    assert machine.order[:6] == ["a"] * 4 + ["b"] * 2
+    assert machine.order[:8] == ["a"] * 5 + ["b"] * 3  # the first of a run is not timed
     assert 90 <= machine.now <= 115
+
+
+def test_what_another_contestant_left_in_the_caches_is_not_timed() -> None:
+    machine = FakeMachine()
+
+    def step(name: str) -> speed.Run:
+        def run() -> None:
+            machine.now += 1.0 if machine.order[-1:] == [name] else 9.0
+            machine.order.append(name)
+
+        return run
+
+    runs, steps = {"a": step("a"), "b": step("b")}, {"a": 4, "b": 2}
+    times = speed.interleave(runs, budget_seconds=90, clock=machine.clock, steps=steps)
+    assert set(times["a"] + times["b"]) == {1.0}
 
 
 def test_every_contestant_gets_its_runs_even_without_a_budget() -> None:

@@ -293,6 +293,44 @@ void psac_pairs(const void *given, void *memory, int64_t first, int64_t last) {
     }
 }
 
+/* --- Rows times the weights of their samples, where they lie, and their sums ---------------------
+ * GROUP samples at a time have a row of sums of their own, so that no sum grows long. */
+
+enum { GROUP = 64, TOGETHER = 4 };
+
+typedef struct {
+    float *rows;
+    int64_t width;
+    const float *weights;
+    float *sums;
+} Scaling;
+
+int64_t psac_group(void) { return GROUP; }
+
+INLINE void scale(const Scaling *its, int64_t n, int count, float *restrict sums) {
+    int64_t width = its->width;
+    float *restrict rows = its->rows + n * width;
+    const float *w = its->weights + n;
+    for (int64_t k = 0; k < width; k++) {
+        float sum = 0;
+        for (int i = 0; i < count; i++) sum += rows[i * width + k] *= w[i];
+        sums[k] += sum;
+    }
+}
+
+void psac_scaling(const void *given, void *memory, int64_t first, int64_t last) {
+    (void)memory;
+    const Scaling *its = given;
+    for (int64_t group = first; group < last;) {
+        int64_t end = group + GROUP < last ? group + GROUP : last, n = group;
+        float *sums = its->sums + group / GROUP * its->width;
+        memset(sums, 0, sizeof(float) * its->width);
+        for (; n + TOGETHER <= end; n += TOGETHER) scale(its, n, TOGETHER, sums);
+        for (; n < end; n++) scale(its, n, 1, sums);
+        group = end;
+    }
+}
+
 /* --- Rows that are not all zero ----------------------------------------------------------------- */
 
 static int is_zero(const float *row, int64_t width) {

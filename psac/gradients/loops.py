@@ -4,6 +4,7 @@
     pixels       the norm of a convolution's weight gradient, from inner products of pixels
     gram         the norm of a sum of outer products, from half of each symmetric Gram matrix
     pairs        the norm of one outer product
+    scaling      rows times the weights of their samples, where they lie, and their sum
     alive        which rows are not all zero; `gather` puts those together
     layer_norm   sums over positions, of gradients and of their products with the inputs
     group_norm   the same, where positions stand last
@@ -33,8 +34,9 @@ SOURCE = pathlib.Path(__file__).with_suffix(".c")
 PIECES = 4  # for each thread, so that a slow one does not keep the others waiting
 size = ctypes.c_int64
 COUNTING = (
-    "lanes", "gram_numbers", "gram_bytes", "some_alive", "convolution_bytes", "pixels_bytes",
-)  # fmt: skip
+    *("lanes", "group", "gram_numbers", "gram_bytes", "some_alive"),
+    *("convolution_bytes", "pixels_bytes"),
+)
 
 
 # Of the mass that a Gram form adds up, what must be left for float32 to hold the norm to 1e-4.
@@ -106,14 +108,16 @@ class Loops:
         self._library, self._share = library, compiled_function(library.psac_share)
         for counting in COUNTING:
             getattr(library, f"psac_{counting}").restype = size
-        self.lanes = int(library.psac_lanes())
+        self.lanes, self._group = int(library.psac_lanes()), int(library.psac_group())
         self._parts: dict[str, int] = {}
 
-    def _run(self, name: str, num_samples: int, *given: int | None, memory: int = 0) -> None:
+    def _run(
+        self, name: str, num_samples: int, *given: int | None, memory: int = 0, step: int = 0
+    ) -> None:
         """The function `psac_name` for all samples, on torch's threads.
 
         `given` are the fields of its struct, which are integers and addresses; `memory` is how many
-        bytes each thread needs for itself.
+        bytes each thread needs for itself, `step` how many samples it takes at a time.
         """
         if name not in self._parts:
             address = ctypes.cast(getattr(self._library, f"psac_{name}"), ctypes.c_void_p).value
@@ -121,7 +125,7 @@ class Loops:
             self._parts[name] = address
         fields = (size * len(given))(*[value or 0 for value in given])
         threads = max(1, min(torch.get_num_threads(), num_samples))
-        step = -(-num_samples // (PIECES * threads))
+        step = step or -(-num_samples // (PIECES * threads))
         work = (size * 7)(
             self._parts[name], ctypes.addressof(fields), memory, num_samples, step, 0, 0
         )
@@ -220,6 +224,21 @@ class Loops:
             squares.data_ptr(),
         )  # fmt: skip
         return products, squares
+
+    def scaling(self, rows_nk: Tensor, weights_n: Tensor) -> Tensor:
+        """[k]: the sum of rows[n] * weights[n], which take the place of the rows.
+
+        Each thread takes rows that lie together, as in the operations of torch that wrote them:
+        they are in its cache.
+        """
+        (n, k), group = rows_nk.shape, self._group
+        groups, weights_n = -(-n // group), weights_n.contiguous()
+        sums = rows_nk.new_empty(groups, k)
+        self._run(
+            "scaling", n, rows_nk.data_ptr(), k, weights_n.data_ptr(), sums.data_ptr(),
+            step=group * -(-groups // torch.get_num_threads()),
+        )  # fmt: skip
+        return sums.sum(0)
 
     def some_alive(self, values_npk: Tensor) -> float:
         """The share of rows that are not all zero, of some."""
@@ -332,6 +351,8 @@ def _agree(found: Loops) -> bool:
     gathered = [found.gather(side, alive, starts).unsqueeze(0) for side in (sparse, right)]
     normalised = (right - mean.unsqueeze(-1)) * rstd.unsqueeze(-1)
     layer_norm = torch.stack([right.sum(1), (right * normalised).sum(1)])
+    scaled = right[:, 0].contiguous()
+    sum_of_scaled = found.scaling(scaled, mean[:, 0])
     sums_of_layer_norm, their_squares = found.layer_norm(right, right, mean, rstd)
     expected = {
         "norms": square_sum(formed),
@@ -342,6 +363,8 @@ def _agree(found: Loops) -> bool:
         "sums": right.sum(1),
         "squares of sums": square_sum(right.sum(1)),
         "pairs": square_sum(left[:, 0]) * square_sum(right[:, 0]),
+        "scaled": right[:, 0] * mean[:, :1],
+        "sum of scaled": (right[:, 0] * mean[:, :1]).sum(0),
         "sums of channels": grad.sum((2, 3)),
         "gram of some": square_sum(torch.matmul(sparse.transpose(1, 2), right)),
         "some alive": torch.ones(()),
@@ -358,6 +381,8 @@ def _agree(found: Loops) -> bool:
         "sums": sums,
         "squares of sums": of_sums,
         "pairs": found.pairs(left[:, 0], right[:, 0])[0],
+        "scaled": scaled,
+        "sum of scaled": sum_of_scaled,
         "sums of channels": of_channels,
         "gram of some": found.gram(gathered[0], gathered[1], starts=starts)[0],
         "some alive": torch.tensor(found.some_alive(left) - found.some_alive(0 * left)),

@@ -69,9 +69,13 @@ class Single:
         grads = left if self.grads_are_left else right
         if not in_place or not grads.is_contiguous():  # entries may share memory with each other
             return weights.product(left, right, weights.like(left))
-        grads.mul_(weights.like(grads).unsqueeze(1))
-        if self.bias is not None:
-            self.bias.total = grads.sum(0)
+        values, compiled = weights.like(grads), loops()
+        if self.bias is None:
+            grads.mul_(values.unsqueeze(1))
+        elif compiled is not None and compiled.serves(grads, values):
+            self.bias.total = compiled.scaling(grads, values)
+        else:
+            self.bias.total = grads.mul_(values.unsqueeze(1)).sum(0)
         return torch.mm(left.t(), right)
 
     def _grads_are_ours(self) -> bool:

@@ -164,6 +164,16 @@ def test_the_norm_of_one_outer_product_is_the_product_of_norms(samples, left, ri
 
 
 @needs_a_compiler
+@given(samples=st.integers(0, 200), width=st.integers(1, 70))
+def test_rows_are_scaled_where_they_lie_and_summed(samples, width):
+    rows, weights = torch.randn(samples, width), torch.rand(2 * samples)[::2]
+    expected = rows.double() * weights.double().unsqueeze(1)
+    total = compiled.scaling(rows, weights)
+    torch.testing.assert_close(rows.double(), expected, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(total.double(), expected.sum(0), rtol=1e-5, atol=1e-5)
+
+
+@needs_a_compiler
 @given(
     alive=st.lists(st.lists(st.booleans(), min_size=6, max_size=6), min_size=1, max_size=4),
     left=st.sampled_from([1, 5, 16, 70]),
@@ -208,10 +218,12 @@ def test_group_norm_equals_the_sums_of_each_sample(samples, groups, each, positi
 def test_the_number_of_threads_changes_nothing(threads):
     before = torch.get_num_threads()
     rows = torch.randn(21, 9, 40, generator=torch.Generator().manual_seed(0))
-    expected = compiled.gram(rows, rows)[0]
+    long, weights = torch.randn(500, 33), torch.rand(500)
+    expected, total = compiled.gram(rows, rows)[0], compiled.scaling(long.clone(), weights)
     try:
         torch.set_num_threads(threads)
         assert torch.equal(compiled.gram(rows, rows)[0], expected)
+        assert torch.equal(compiled.scaling(long.clone(), weights), total)
     finally:
         torch.set_num_threads(before)
 
@@ -237,8 +249,8 @@ def test_the_default_dtype_plays_no_part():
 @needs_a_compiler
 def test_loops_that_miscount_are_not_trusted(monkeypatch):
     assert loops._agree(compiled)
-    names = ("gram", "pixels", "pairs", "gather", "some_alive", "layer_norm", "group_norm")
-    for name in (*names, "convolution"):
+    names = ("gram", "pixels", "pairs", "scaling", "gather", "some_alive", "layer_norm")
+    for name in (*names, "group_norm", "convolution"):
         true = getattr(loops.Loops, name)
 
         def miscounting(*given, true=true, **named):
