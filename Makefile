@@ -43,6 +43,9 @@ $(READY_BROWSER): $(READY)
 demo: setup  ## Train with DP-PSAC on Fashion-MNIST beside DP-SGD and Auto-S, and make a report page
 	$(RUN) -m psac demo
 
+# Threads that spin while they wait make tests five times as slow where the cores are busy.
+test test-slow mutations check: export OMP_WAIT_POLICY = passive
+
 test: setup $(READY_BROWSER)  ## Run the tests
 	$(RUN) -m pytest -q
 
