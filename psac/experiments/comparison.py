@@ -69,8 +69,8 @@ def _about_learned_scales(evidence: Evidence) -> list[str]:
         return []
     return [
         "- AdaptivePSAC, which is ours, learns its scale from the norms of the first steps: from "
-        f"{AdaptivePSAC.initial_scale:g} it went to {'; '.join(ends)}. Where norms are near 1 there is "
-        "nothing to gain; it is for those that are not (`examples/adaptive_scale.py`)."
+        f"{AdaptivePSAC.initial_scale:g} it went to {'; '.join(ends)}. It is meant for norms that are "
+        "orders of magnitude from 1 (`examples/adaptive_scale.py`)."
     ]
 
 

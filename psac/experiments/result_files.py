@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from psac.training import Recipe, Run
+from psac.training.recipe import ADAPTIVE
 from psac.training.run import read_json, write_json
 
 FROM_SUMMARY = (
@@ -40,7 +41,8 @@ def write_result(run: Run, path: Path) -> None:
     summary, environment = run.summary(), read_json(run.environment_path)
     lines = run.metrics()
     evaluations = [line for line in lines if line["kind"] == "evaluation"]
-    scales = [line["scale"] for line in lines if line.get("scale") is not None]
+    learns = run.recipe().rule == ADAPTIVE  # others have a scale that they were given
+    scales = [line["scale"] for line in lines if learns and line.get("scale") is not None]
     path.parent.mkdir(parents=True, exist_ok=True)
     write_json(
         path,

@@ -162,6 +162,10 @@ def test_a_result_file_has_the_last_scale_that_was_learned(tmp_path):
     write_result(run, tmp_path / "result.json")
     scales = [line["scale"] for line in run.metrics() if line["kind"] == "step"]
     assert json.loads((tmp_path / "result.json").read_text())["last_scale"] == scales[-1] != 1
+    write_result(
+        train(found.row.recipe("psac", 1.0, 0), tmp_path / "other"), tmp_path / "other.json"
+    )
+    assert "last_scale" not in json.loads((tmp_path / "other.json").read_text())
 
 
 def test_rows_that_are_not_run_are_in_the_table_with_the_reason(tmp_path):
