@@ -267,3 +267,13 @@ def test_no_folder_and_the_same_folder_twice_are_refused(own):
         report([])
     with pytest.raises(ValueError, match="given twice"):
         report([own, own.parent / "x" / ".." / own.name])
+
+
+def test_accuracy_is_held_against_the_same_answer_to_all_but_never_by_private_records(own):
+    def words(**how):
+        return words_of(report(str(own), **how).read_text())
+
+    edit(own / "summary.json", constant_accuracy=0.747)
+    assert "the same answer to all: 74.7" in words(publish=True)
+    edit(own / "summary.json", split="validation", private=False)
+    assert "the same answer to all" not in words(publish=True)
