@@ -20,8 +20,9 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from .contributions import Budget, Contribution, Dense, Lookup, Outer, square_sum, wide
+from .contributions import Budget, Contribution, Dense, Outer, square_sum, wide
 from .graph import Edge, Graph
+from .lookup import Lookup
 from .memory import slices
 from .plan import TRANSPOSES, WHOLE, Cluster
 from .ragged import Ragged
@@ -291,8 +292,8 @@ def side_by_side(parts: Sequence[Contribution]) -> Contribution:
         return Outer(left, right, parts[0].shape)  # type: ignore[attr-defined]
     if all(isinstance(part, Lookup) for part in parts):
         index = torch.cat([part.index for part in parts], dim=1)  # type: ignore[attr-defined]
-        values = torch.cat([part.values for part in parts], dim=1)  # type: ignore[attr-defined]
-        return Lookup(index, values, parts[0].num_rows)  # type: ignore[attr-defined]
+        rows = torch.cat([part.rows for part in parts], dim=1)  # type: ignore[attr-defined]
+        return Lookup(index, rows, parts[0].num_rows)  # type: ignore[attr-defined]
     return Sum(parts)
 
 
@@ -307,10 +308,10 @@ def cross(first: Contribution, second: Contribution) -> Tensor:
         right = torch.matmul(wide(first.right), wide(second.right).transpose(-2, -1))
         return (left * right).flatten(1).sum(1)
     assert isinstance(second, Lookup)
-    parts = []
+    parts, values = [], second.values
     for s in slices(n, 12 * p * second.index.shape[1]):
         index = second.index[s].clamp(min=0)
         chosen = torch.gather(wide(first.left[s, 0]), 2, index.unsqueeze(1).expand(-1, p, -1))
-        inner = torch.bmm(wide(first.right[s, 0]), second.values[s].transpose(1, 2))
+        inner = torch.bmm(wide(first.right[s, 0]), values[s].transpose(1, 2))
         parts.append((chosen * inner).flatten(1).sum(1))
     return torch.cat(parts)

@@ -12,7 +12,7 @@ dearer, and answers three questions:
     Bias     a sum over positions of output gradients, formed on the way where possible.
     Ragged   an Outer of which some positions add nothing (in ragged.py).
     Single   an Outer of one position (in single.py).
-    Lookup   rows of a table: gradient[n, index[n, p], :] += values[n, p, :] (embeddings).
+    Lookup   rows of a table (in lookup.py).
     Patches  a convolution's weight (in convolution.py).
 
 Letters: n sample, h group, p position, l left features, r right features. Norms are computed in
@@ -290,8 +290,7 @@ class Outer:
             return self.kept.weighted_sum(weights)
         left, right = wide(self.left), wide(self.right)
         if left.shape[1] == 1:  # no groups
-            product = self._all_rows(left.squeeze(1), right.squeeze(1), weights)
-            return product.view(self.shape)
+            return self._all_rows(left.squeeze(1), right.squeeze(1), weights).view(self.shape)
         right = right * weights.like(left).view(-1, 1, 1, 1)
         left_hlq = left.permute(1, 3, 0, 2).flatten(2)
         right_hqr = right.permute(1, 0, 2, 3).flatten(1, 2)
@@ -321,51 +320,6 @@ class Outer:
         self.left, self.right = self.left.clone(), self.right.clone()
         self.left[samples] = 0
         self.right[samples] = 0
-
-
-class Lookup:
-    """gradient[n, index[n, p], :] += values[n, p, :], of shape [rows, r].
-
-    An index of -1 adds nothing.
-    """
-
-    method = "unique rows"
-
-    def __init__(self, index_np: Tensor, values_npr: Tensor, num_rows: int):
-        self.index, self.num_rows = index_np, num_rows
-        self.values, self.num_samples = wide(values_npr), len(values_npr)
-        if bool((index_np < 0).any()):
-            self.values = self.values * (index_np >= 0).unsqueeze(-1)
-
-    def norms_squared(self, budget: Budget) -> Tensor:
-        n, p, r = self.values.shape
-        if p == 1:
-            return square_sum(self.values)
-        keys = self.index.clamp(min=0) + self.num_rows * torch.arange(
-            n, device=self.index.device
-        ).view(n, 1)
-        found, place = torch.unique(keys.flatten(), return_inverse=True)
-        if len(found) == n * p:  # no row twice, as in a table of positions
-            return square_sum(self.values)
-        rows = self.values.new_zeros(len(found), r).index_add_(
-            0, place, self.values.reshape(n * p, r)
-        )
-        owner = torch.div(found, self.num_rows, rounding_mode="floor")
-        return self.values.new_zeros(n).index_add_(0, owner, square_sum(rows))
-
-    def weighted_sum(self, weights: Weights) -> Tensor:
-        values = self.values * weights.like(self.values).view(-1, 1, 1)
-        total = values.new_zeros(self.num_rows, values.shape[-1])
-        return total.index_add_(0, self.index.clamp(min=0).flatten(), values.flatten(0, 1))
-
-    def dense(self, samples: slice | Tensor = slice(None)) -> Tensor:
-        index, values = self.index[samples].clamp(min=0), self.values[samples]
-        formed = values.new_zeros(values.shape[0], self.num_rows, values.shape[-1])
-        return formed.scatter_add_(1, index.unsqueeze(-1).expand_as(values), values)
-
-    def zero_samples(self, samples: Tensor) -> None:
-        self.values = self.values.clone()
-        self.values[samples] = 0
 
 
 def gram(values_nhpd: Tensor) -> Tensor:

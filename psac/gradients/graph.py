@@ -55,7 +55,10 @@ class Graph:
         return GradientEdge(self.nodes[edge[0]], edge[1])
 
     def shape(self, edge: Edge) -> tuple[int, ...]:
-        return tuple(self.nodes[edge[0]]._input_metadata[edge[1]].shape)
+        number, k = edge
+        if self.names[number] == ACCUMULATE:
+            return self.nodes[number].variable.shape
+        return tuple(self.nodes[number]._input_metadata[k].shape)
 
     def num_outputs(self, number: int) -> int:
         return len(self.nodes[number]._input_metadata)
@@ -70,20 +73,23 @@ def trace(roots: Sequence[Tensor], parameter_names: Mapping[int, str]) -> Graph:
     nodes: list[Node] = []
     children: list[tuple[Edge, ...]] = []
     edges = [get_gradient_edge(root) for root in roots]
-    stack: list[tuple[Node, bool]] = [(edge.node, False) for edge in reversed(edges)]
+    stack = [edge.node for edge in reversed(edges)]
+    expanded: dict[Node, tuple] = {}
     while stack:
-        node, expanded = stack.pop()
-        if node in numbers:
-            continue
-        following = node.next_functions
-        if expanded or not following:
+        node = stack[-1]
+        following = expanded.get(node)
+        if following is None:
+            following = expanded[node] = node.next_functions
+            before = len(stack)
+            stack += [c for c, _ in reversed(following) if c is not None and c not in numbers]
+            if len(stack) > before:
+                continue
+        stack.pop()
+        if node not in numbers:
             numbers[node] = len(nodes)
             nodes.append(node)
-            children.append(tuple((-1, 0) if c is None else (numbers[c], k) for c, k in following))
-        else:
-            stack.append((node, True))
-            stack.extend(
-                (c, False) for c, _ in reversed(following) if c is not None and c not in numbers
+            children.append(
+                tuple([(-1, 0) if c is None else (numbers[c], k) for c, k in following])
             )
     names = tuple([SAME.get(name, name) for name in map(name_of, nodes)])
     parameters, foreign = {}, []

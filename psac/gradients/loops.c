@@ -389,9 +389,88 @@ void psac_gather(const void *given, void *memory, int64_t first, int64_t last) {
     }
 }
 
-/* --- Layer norm: out[0][n] = sum over p of g_p, out[1][n] = sum of g_p (x_p - mean_p) rstd_p -----
- * mean and rstd are [n, positions], out [2, num_samples, width], squares [2, num_samples] what the
- * norms of those are. */
+/* --- Tables: row index[n][p] gets values[n][p]; where the index is below zero, nothing does --------
+ * psac_lookup: squares[n] is the squared norm of what sample n adds to the table.  Positions are
+ * sorted by their index, so that those of the same row stand together. */
+
+typedef struct {
+    const Rows *values;
+    const int64_t *index;
+    int64_t positions;
+    float *squares;
+} Lookup;
+
+int64_t psac_lookup_bytes(int64_t positions, int64_t width) {
+    return sizeof(uint64_t) * positions + sizeof(float) * width;
+}
+
+static int ascending(const void *a, const void *b) {
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return (x > y) - (x < y);
+}
+
+void psac_lookup(const void *given, void *memory, int64_t first, int64_t last) {
+    const Lookup *its = given;
+    const Rows *v = its->values;
+    uint64_t *keys = memory; /* index and position */
+    float *sum = (float *)(keys + its->positions);
+    for (int64_t n = first; n < last; n++) {
+        const float *sample = v->start + n * v->sample;
+        const int64_t *index = its->index + n * its->positions;
+        int64_t count = 0, in_order = 1;
+        double squares = 0;
+        for (int64_t p = 0; p < its->positions; p++) {
+            if (index[p] < 0) continue;
+            keys[count] = (uint64_t)index[p] << 32 | (uint64_t)p;
+            if (count && keys[count] < keys[count - 1]) in_order = 0;
+            count++;
+        }
+        if (!in_order) qsort(keys, (size_t)count, sizeof *keys, ascending);
+        for (int64_t k = 0, next; k < count; k = next) {
+            const float *row = sample + (int64_t)(uint32_t)keys[k] * v->row;
+            for (next = k + 1; next < count && keys[next] >> 32 == keys[k] >> 32; next++) {
+                if (next == k + 1) memcpy(sum, row, sizeof(float) * v->width);
+                add_rows(v, sample + (int64_t)(uint32_t)keys[next] * v->row, 1, sum);
+            }
+            squares += square(next > k + 1 ? sum : row, v->width);
+        }
+        its->squares[n] = squares;
+    }
+}
+
+/* psac_lookup_sum: adds weights[n] * values[n][p] to the table.  Threads take columns, COLUMNS at a
+ * time, in place of samples, so that no two write to the same number. */
+
+enum { COLUMNS = 64 };
+
+typedef struct {
+    const Rows *values;
+    const int64_t *index;
+    int64_t samples, positions;
+    const float *weights;
+    float *table;
+} LookupSum;
+
+int64_t psac_lookup_columns(void) { return COLUMNS; }
+
+void psac_lookup_sum(const void *given, void *memory, int64_t first, int64_t last) {
+    (void)memory;
+    const LookupSum *its = given;
+    const Rows *v = its->values;
+    int64_t from = first * COLUMNS, end = least(last * COLUMNS, v->width);
+    for (int64_t n = 0, at = 0; n < its->samples; n++) {
+        float weight = its->weights[n];
+        for (int64_t p = 0; p < its->positions; p++, at++) {
+            if (its->index[at] < 0) continue;
+            const float *restrict row = v->start + n * v->sample + p * v->row;
+            float *restrict to = its->table + its->index[at] * v->width;
+            for (int64_t k = from; k < end; k++) to[k] += weight * row[k];
+        }
+    }
+}
+
+/* --- Layer norm: plain[n] = sum over p of g_p, scaled[n] = sum of g_p (x_p - mean_p) rstd_p -------
+ * mean and rstd are [n, positions], plain and scaled [n, width], followed by their squared norms. */
 
 static void add_normalised(const float *restrict g, const float *restrict x, float mean, float rstd,
                            int64_t width, float *restrict plain, float *restrict scaled) {
@@ -404,8 +483,8 @@ static void add_normalised(const float *restrict g, const float *restrict x, flo
 typedef struct {
     const Rows *g, *x;
     const float *mean, *rstd;
-    int64_t positions, num_samples;
-    float *out, *squares;
+    int64_t positions;
+    float *plain, *plain_squares, *scaled, *scaled_squares;
 } LayerNorm;
 
 void psac_layer_norm(const void *given, void *memory, int64_t first, int64_t last) {
@@ -415,15 +494,15 @@ void psac_layer_norm(const void *given, void *memory, int64_t first, int64_t las
     const float *mean = its->mean, *rstd = its->rstd;
     int64_t positions = its->positions;
     for (int64_t n = first; n < last; n++) {
-        float *plain = its->out + n * g->width, *scaled = plain + its->num_samples * g->width;
+        float *plain = its->plain + n * g->width, *scaled = its->scaled + n * g->width;
         memset(plain, 0, sizeof(float) * g->width);
         memset(scaled, 0, sizeof(float) * g->width);
         for (int64_t p = 0, at = n * positions; p < positions; p++, at++)
             add_normalised(g->start + n * g->sample + p * g->row,
                            x->start + n * x->sample + p * x->row, mean[at], rstd[at], g->width,
                            plain, scaled);
-        its->squares[n] = square(plain, g->width);
-        its->squares[its->num_samples + n] = square(scaled, g->width);
+        its->plain_squares[n] = square(plain, g->width);
+        its->scaled_squares[n] = square(scaled, g->width);
     }
 }
 

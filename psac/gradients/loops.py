@@ -6,6 +6,7 @@
     pairs        the norm of one outer product
     scaling      rows times the weights of their samples, where they lie, and their sum
     alive        which rows are not all zero; `gather` puts those together
+    lookup       the norm of rows that are added to a table; `lookup_sum` adds them, weighted
     layer_norm   sums over positions, of gradients and of their products with the inputs
     group_norm   the same, where positions stand last
 
@@ -35,7 +36,7 @@ PIECES = 4  # for each thread, so that a slow one does not keep the others waiti
 size = ctypes.c_int64
 COUNTING = (
     *("lanes", "group", "gram_numbers", "gram_bytes", "some_alive"),
-    *("convolution_bytes", "pixels_bytes"),
+    *("convolution_bytes", "pixels_bytes", "lookup_bytes", "lookup_columns"),
 )
 
 
@@ -109,6 +110,7 @@ class Loops:
         for counting in COUNTING:
             getattr(library, f"psac_{counting}").restype = size
         self.lanes, self._group = int(library.psac_lanes()), int(library.psac_group())
+        self._columns = int(library.psac_lookup_columns())
         self._parts: dict[str, int] = {}
 
     def _run(
@@ -269,23 +271,51 @@ class Loops:
         )  # fmt: skip
         return found
 
+    def lookup(self, index_np: Tensor, values_npk: Tensor) -> Tensor:
+        """[n]: squared norms of the tables to whose rows `index` the values are added.
+
+        An index of -1 adds nothing; others are below 2^31.
+        """
+        n, p, k = values_npk.shape
+        index_np, values_npk = index_np.long().contiguous(), with_rows(values_npk)
+        first, squares = rows(values_npk), values_npk.new_empty(n)
+        self._run(
+            "lookup", n, ctypes.addressof(first), index_np.data_ptr(), p, squares.data_ptr(),
+            memory=self._library.psac_lookup_bytes(size(p), size(k)),
+        )  # fmt: skip
+        return squares
+
+    def lookup_sum(
+        self, index_np: Tensor, values_npk: Tensor, weights_n: Tensor, num_rows: int
+    ) -> Tensor:
+        """[num_rows, k]: the weighted sum of those tables."""
+        n, p, k = values_npk.shape
+        index_np, values_npk = index_np.long().contiguous(), with_rows(values_npk)
+        first, weights_n = rows(values_npk), weights_n.contiguous()
+        table, blocks = values_npk.new_zeros(num_rows, k), -(-k // self._columns)
+        self._run(
+            "lookup_sum", blocks, ctypes.addressof(first), index_np.data_ptr(), n, p,
+            weights_n.data_ptr(), table.data_ptr(), step=-(-blocks // torch.get_num_threads()),
+        )  # fmt: skip
+        return table
+
     def layer_norm(
         self, grad_npk: Tensor, inputs_npk: Tensor, mean_np: Tensor, rstd_np: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """[2, n, k]: sums over positions of grad, and of grad * (inputs - mean) * rstd.
+    ) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+        """Sums over positions of grad, and of grad * (inputs - mean) * rstd.
 
-        [2, n]: their squared norms.
+        Each is [n, k], and [n], the squared norms of those.
         """
         n, p, k = grad_npk.shape
         grad_npk, inputs_npk = with_rows(grad_npk), with_rows(inputs_npk)
         mean_np, rstd_np = mean_np.contiguous(), rstd_np.contiguous()
         first, second = rows(grad_npk), rows(inputs_npk)
-        out, squares = grad_npk.new_empty(2, n, k), grad_npk.new_empty(2, n)
+        plain, scaled = ((grad_npk.new_empty(n, k), grad_npk.new_empty(n)) for _ in range(2))
         self._run(
             "layer_norm", n, ctypes.addressof(first), ctypes.addressof(second), mean_np.data_ptr(),
-            rstd_np.data_ptr(), p, n, out.data_ptr(), squares.data_ptr(),
+            rstd_np.data_ptr(), p, *(out.data_ptr() for out in (*plain, *scaled)),
         )  # fmt: skip
-        return out, squares
+        return plain, scaled
 
     def group_norm(
         self, grad_ncp: Tensor, inputs_ncp: Tensor, mean_nh: Tensor, rstd_nh: Tensor
@@ -353,7 +383,10 @@ def _agree(found: Loops) -> bool:
     layer_norm = torch.stack([right.sum(1), (right * normalised).sum(1)])
     scaled = right[:, 0].contiguous()
     sum_of_scaled = found.scaling(scaled, mean[:, 0])
-    sums_of_layer_norm, their_squares = found.layer_norm(right, right, mean, rstd)
+    index = torch.tensor([[0, 2, 0, -1, 1, 4, 2, 2, 3]]).expand(3, 9)
+    added = torch.zeros(3, 5, 37).index_add_(1, index[0, :3], right[:, :3])
+    added.index_add_(1, index[0, 4:], right[:, 4:])
+    of_layer_norm = list(zip(*found.layer_norm(right, right, mean, rstd), strict=True))
     expected = {
         "norms": square_sum(formed),
         "formed": formed,
@@ -368,6 +401,8 @@ def _agree(found: Loops) -> bool:
         "sums of channels": grad.sum((2, 3)),
         "gram of some": square_sum(torch.matmul(sparse.transpose(1, 2), right)),
         "some alive": torch.ones(()),
+        "lookup": square_sum(added),
+        "sum of lookups": (added * mean[:, :1, None]).sum(0),
         "layer norm": layer_norm,
         "squares of layer norm": layer_norm.square().sum(2),
         "group norm": torch.stack([right.sum(2), (right * normalised).sum(2)]),
@@ -386,8 +421,10 @@ def _agree(found: Loops) -> bool:
         "sums of channels": of_channels,
         "gram of some": found.gram(gathered[0], gathered[1], starts=starts)[0],
         "some alive": torch.tensor(found.some_alive(left) - found.some_alive(0 * left)),
-        "layer norm": sums_of_layer_norm,
-        "squares of layer norm": their_squares,
+        "lookup": found.lookup(index, right),
+        "sum of lookups": found.lookup_sum(index, right, mean[:, 0], 5),
+        "layer norm": torch.stack(of_layer_norm[0]),
+        "squares of layer norm": torch.stack(of_layer_norm[1]),
         "group norm": found.group_norm(right, right, mean, rstd),
     }
     return all(

@@ -54,7 +54,7 @@ class Weights:
         As a whole where there is room, else block by block in a buffer that is reused.
         """
         (m, l), r = left_ml.shape, right_mr.shape[1]
-        limit = self._room if left_ml.device.type == "cpu" else TEMPORARY_BYTES
+        limit = self._room if left_ml.is_cpu else TEMPORARY_BYTES
         parts = slices(m, 4 * min(l, r), limit)
         if len(parts) == 1:
             if l < r:

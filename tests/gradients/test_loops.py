@@ -11,7 +11,7 @@ from torch import nn
 
 import psac
 from psac import _compiling
-from psac.gradients import contributions, loops, ragged, single
+from psac.gradients import contributions, lookup, loops, ragged, single
 from psac.gradients.loops import CANCELLATION, Geometry
 from psac.gradients.rules import convolution, normalization, plane
 from tests import oracles
@@ -202,6 +202,27 @@ def test_rows_that_are_zero_are_left_out_and_nothing_else(alive, left, right):
 
 
 @needs_a_compiler
+@given(
+    index=st.lists(st.lists(st.integers(-1, 6), min_size=7, max_size=7), min_size=1, max_size=4),
+    width=st.sampled_from([1, 5, 16, 70, 150]),
+    batch_second=st.booleans(),
+)
+def test_lookups_equal_the_table_that_each_sample_makes(index, width, batch_second):
+    n, index_np = len(index), torch.tensor(index)
+    values = torch.randn(7, n, width).transpose(0, 1) if batch_second else torch.randn(n, 7, width)
+    values[index_np < 0] = float("nan")  # nobody reads them
+    tables = torch.zeros(n, 7, width, dtype=torch.float64)
+    for sample, position in (index_np >= 0).nonzero().tolist():
+        tables[sample, index[sample][position]] += values[sample, position]
+    norms = compiled.lookup(index_np, values)
+    torch.testing.assert_close(norms.double(), tables.square().sum((1, 2)), rtol=1e-5, atol=1e-6)
+    weights = torch.rand(2 * n)[::2]
+    total = compiled.lookup_sum(index_np.int(), values, weights, 7).double()
+    expected = (tables * weights.double().view(n, 1, 1)).sum(0)
+    torch.testing.assert_close(total, expected, rtol=1e-5, atol=1e-5)
+
+
+@needs_a_compiler
 @given(samples=small, groups=small, each=small, positions=st.integers(1, 40))
 def test_group_norm_equals_the_sums_of_each_sample(samples, groups, each, positions):
     grad, inputs = torch.randn(2, samples, groups * each, positions)
@@ -219,11 +240,14 @@ def test_the_number_of_threads_changes_nothing(threads):
     before = torch.get_num_threads()
     rows = torch.randn(21, 9, 40, generator=torch.Generator().manual_seed(0))
     long, weights = torch.randn(500, 33), torch.rand(500)
+    index = torch.randint(5, (21, 9))
     expected, total = compiled.gram(rows, rows)[0], compiled.scaling(long.clone(), weights)
+    table = compiled.lookup_sum(index, rows, weights[:21], 5)
     try:
         torch.set_num_threads(threads)
         assert torch.equal(compiled.gram(rows, rows)[0], expected)
         assert torch.equal(compiled.scaling(long.clone(), weights), total)
+        assert torch.equal(compiled.lookup_sum(index, rows, weights[:21], 5), table)
     finally:
         torch.set_num_threads(before)
 
@@ -246,16 +270,19 @@ def test_the_default_dtype_plays_no_part():
     torch.testing.assert_close(found, expected)
 
 
+def more(found):
+    return tuple(map(more, found)) if isinstance(found, tuple) else 1.01 * found
+
+
 @needs_a_compiler
 def test_loops_that_miscount_are_not_trusted(monkeypatch):
     assert loops._agree(compiled)
     names = ("gram", "pixels", "pairs", "scaling", "gather", "some_alive", "layer_norm")
-    for name in (*names, "group_norm", "convolution"):
+    for name in (*names, "group_norm", "convolution", "lookup", "lookup_sum"):
         true = getattr(loops.Loops, name)
 
         def miscounting(*given, true=true, **named):
-            found = true(*given, **named)
-            return tuple(1.01 * f for f in found) if isinstance(found, tuple) else 1.01 * found
+            return more(true(*given, **named))
 
         with monkeypatch.context() as patch:
             patch.setattr(loops.Loops, name, miscounting)
@@ -269,11 +296,12 @@ def test_without_a_compiler_there_are_none(monkeypatch):
 
 
 # Where there is a compiler, the whole table runs with the loops; these are the rules they replace.
-@pytest.mark.parametrize(
-    "name", [name for name in CASES if any(word in name for word in ("conv", "linear", "norm"))]
-)
+SERVED = ("conv", "linear", "norm", "embedding")
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if any(word in name for word in SERVED)])
 def test_rules_do_without_the_loops(name, monkeypatch):
-    for module in (contributions, plane, normalization, ragged, single):
+    for module in (contributions, lookup, plane, normalization, ragged, single):
         monkeypatch.setattr(module, "loops", lambda: None)
     torch.manual_seed(0)
     model, batch, loss_fn, take, n = CASES[name]()

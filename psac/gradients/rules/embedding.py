@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from ..contributions import Lookup
 from ..errors import PrivacyError
+from ..lookup import Lookup
 from .arrival import Arrival, Contributions
 
 

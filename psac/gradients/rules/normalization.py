@@ -5,6 +5,8 @@ gradient of the weight = sum of g * normalised input.
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -18,8 +20,7 @@ from .broadcast import reduced
 def layer_norm(arrival: Arrival) -> Contributions:
     node = arrival.node
     if 1 in arrival.inputs and (found := compiled_layer_norm(arrival)) is not None:
-        (bias, weight), squares = found[0], found[1].unbind()
-        return {k: Dense(weight if k == 1 else bias, squares[2 - k]) for k in arrival.inputs}
+        return {k: found[k] for k in arrival.inputs}
     by_torch: Contributions = {}
     if 1 in arrival.inputs:
         inputs = wide(node._saved_input)
@@ -30,23 +31,26 @@ def layer_norm(arrival: Arrival) -> Contributions:
     return by_torch
 
 
-def compiled_layer_norm(arrival: Arrival) -> tuple[Tensor, Tensor] | None:
-    """[2, n, *features], gradients of bias and weight, and [2, n], their squared norms.
-
-    None where the loop does not serve.
-    """
+def compiled_layer_norm(arrival: Arrival) -> dict[int, Dense] | None:
+    """Gradients of weight and bias; None where the loop does not serve."""
     node, compiled = arrival.node, loops()
     given = (arrival.grad, node._saved_input, node._saved_result1, node._saved_result2)
     if compiled is None or not compiled.serves(*given):
         return None
-    shape = arrival.shape(1)
-    last = len(shape)
-    if arrival.layout.dim + last >= arrival.grad.dim():
+    n, shape = arrival.num_samples, arrival.shape(1)
+    if arrival.layout.dim + len(shape) >= arrival.grad.dim():
         return None
-    flat = (arrival.samples_first(t.flatten(-last)).flatten(1, -2) for t in given)
-    grad, inputs, mean, rstd = flat
-    sums, squares = compiled.layer_norm(grad, inputs, mean.flatten(1), rstd.flatten(1))
-    return sums.view(2, arrival.num_samples, *shape), squares
+    grad, inputs, mean, rstd = map(arrival.samples_first, given)
+    width = math.prod(shape)
+    bias, weight = compiled.layer_norm(
+        grad.reshape(n, -1, width),
+        inputs.reshape(n, -1, width),
+        mean.reshape(n, -1),
+        rstd.reshape(n, -1),
+    )
+    return {
+        k: Dense(sums.view(n, *shape), squares) for k, (sums, squares) in ((1, weight), (2, bias))
+    }
 
 
 def group_norm(arrival: Arrival) -> Contributions | None:
