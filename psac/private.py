@@ -33,7 +33,7 @@ import copy
 import dataclasses
 import math
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from typing import Any, Literal
 
 import torch
@@ -162,7 +162,11 @@ class Private:
 
     # Life
     def _attach(self) -> None:
-        self._refuse_optimizer()
+        if not isinstance(self.optimizer, torch.optim.Optimizer):
+            raise TypeError(
+                f"optimizer is {type(self.optimizer).__name__}: pass a torch.optim.Optimizer."
+            )
+        self._refuse_strangers({id(p) for p in self.model.parameters()})
         self.engine.attach()
         self.engine.expect(0)
         for parameter in self.engine.parameters.values():
@@ -297,7 +301,7 @@ class Private:
                 "optimizer.step(closure) computes gradients within the step. Call backward first, "
                 "then optimizer.step()."
             )
-        self._refuse_optimizer()
+        self._refuse_strangers(self.engine.names)
         parameters = self.engine.parameters
         for parameter in parameters.values():
             parameter.grad = None  # no optimizer of torch moves a parameter without a gradient
@@ -368,12 +372,8 @@ class Private:
     def _optimized(self) -> set[int]:
         return {id(p) for group in self.optimizer.param_groups for p in group["params"]}
 
-    def _refuse_optimizer(self) -> None:
-        if not isinstance(self.optimizer, torch.optim.Optimizer):
-            raise TypeError(
-                f"optimizer is {type(self.optimizer).__name__}: pass a torch.optim.Optimizer."
-            )
-        known = {id(p) for p in self.model.parameters()}
+    def _refuse_strangers(self, known: Container[int]) -> None:
+        """Raises for what the optimizer would train that is not known, by its id."""
         strange = [
             list(p.shape)
             for group in self.optimizer.param_groups
@@ -382,9 +382,10 @@ class Private:
         ]
         if strange:
             raise PrivacyError(
-                f"the optimizer has {len(strange)} parameters that are not the model's (of shapes "
-                f"{strange[:3]}): their gradients would be neither clipped nor noisy. Give them to "
-                "the model, or to an optimizer of their own if no private data reaches them."
+                f"the optimizer has {len(strange)} parameters that are not the model's, or were "
+                f"not when make_private was called (of shapes {strange[:3]}): their gradients "
+                "would be neither clipped nor noisy. Give them to the model before that, or to an "
+                "optimizer of their own if no private data reaches them."
             )
 
     # Nothing lost
