@@ -245,4 +245,4 @@ def add_up(
     parts: list[list[Tensor]] = [[] for _ in range(groups.count)]
     for names, norms in measured:
         parts[groups.of(names)].append(norms)
-    return [torch.stack(group).sum(0) if group else None for group in parts]
+    return [sum(group[1:], group[0]) if group else None for group in parts]
