@@ -57,7 +57,7 @@ class Graph:
     def shape(self, edge: Edge) -> tuple[int, ...]:
         number, k = edge
         if self.names[number] == ACCUMULATE:
-            return self.nodes[number].variable.shape
+            return tuple(self.nodes[number].variable.shape)
         return tuple(self.nodes[number]._input_metadata[k].shape)
 
     def num_outputs(self, number: int) -> int:

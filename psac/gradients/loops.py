@@ -1,6 +1,7 @@
 """Norms of per-sample gradients by loops compiled from C (loops.c), where there is a compiler.
 
-    convolution  forms a sample's weight gradient in the cache, takes its norm, keeps or drops it
+    convolution  forms a sample's weight gradient in the cache, takes its norm, keeps or drops it;
+                 `convolution_sum` adds it up, weighted
     pixels       the norm of a convolution's weight gradient, from inner products of pixels
     gram         the norm of a sum of outer products, from half of each symmetric Gram matrix
     pairs        the norm of one outer product
@@ -33,6 +34,7 @@ from psac._torch_threads import call_on_all, compiled_function
 
 SOURCE = pathlib.Path(__file__).with_suffix(".c")
 PIECES = 4  # for each thread, so that a slow one does not keep the others waiting
+CHUNKS = 16  # of the samples of a weighted sum: one for each of so many threads
 size = ctypes.c_int64
 COUNTING = (
     *("lanes", "group", "gram_numbers", "gram_bytes", "some_alive"),
@@ -164,10 +166,28 @@ class Loops:
         numbers = (size * 15)(*geometry.flat())
         self._run(
             "convolution", len(inputs), inputs.data_ptr(), grad.data_ptr(), address(kept),
-            address(sums), squares.data_ptr(), None, ctypes.addressof(numbers), None,
+            address(sums), squares.data_ptr(), None, ctypes.addressof(numbers), None, None, None,
             memory=self._library.psac_convolution_bytes(numbers),
         )  # fmt: skip
         return squares
+
+    def convolution_sum(
+        self, inputs: Tensor, grad: Tensor, geometry: Geometry, weights_n: Tensor
+    ) -> Tensor:
+        """[h, l, padded o]: the weighted sum of weight gradients.
+
+        A few samples at a time, as many as there are whatever the threads, have a sum of their own.
+        """
+        inputs, grad, n = inputs.contiguous(), grad.contiguous(), len(inputs)
+        weights_n, chunk = weights_n.contiguous(), max(1, -(-n // CHUNKS))
+        padded, numbers = self.padded(geometry.out_channels), (size * 15)(*geometry.flat())
+        sums = inputs.new_empty(-(-n // chunk), geometry.groups, geometry.lines, padded)
+        self._run(
+            "convolution", n, inputs.data_ptr(), grad.data_ptr(), sums.data_ptr(), None, None, None,
+            ctypes.addressof(numbers), None, weights_n.data_ptr(), chunk,
+            memory=self._library.psac_convolution_bytes(numbers), step=chunk,
+        )  # fmt: skip
+        return sums.sum(0)
 
     def pixels(self, inputs: Tensor, grad: Tensor, geometry: Geometry) -> GramSum:
         """Squared norms [n] of weight gradients of stride one, and their diagonal part."""
@@ -373,7 +393,7 @@ def _agree(found: Loops) -> bool:
     beside = random(2, 4, 7, 7)  # a gradient where the stride is one
     in_steps_of_one = geometry._replace(out_height=7, stride=(1, 1))
     all_patches = F.unfold(inputs, (3, 2), dilation=(1, 2), padding=(0, 1))
-    kept = random(2, 1, geometry.lines, found.padded(4))
+    kept, weights = random(2, 1, geometry.lines, found.padded(4)), random(2)
     known, sums, of_channels = random(3, found.gram_numbers(9)), random(3, 37), random(2, 4)
     sparse, of_sums = left * (random(3, 9, 1) > 0), random(3)
     alive = found.alive(sparse)
@@ -390,6 +410,7 @@ def _agree(found: Loops) -> bool:
     expected = {
         "norms": square_sum(formed),
         "formed": formed,
+        "sum of formed": (formed * weights.view(2, 1, 1)).sum(0),
         "pixels": square_sum(torch.matmul(all_patches, beside.flatten(2).transpose(1, 2))),
         "gram": square_sum(torch.matmul(left.transpose(1, 2), right)),
         "gram of known products": square_sum(torch.matmul(left.transpose(1, 2), left)),
@@ -410,6 +431,7 @@ def _agree(found: Loops) -> bool:
     given = {
         "norms": found.convolution(inputs, grad, geometry, kept, of_channels),
         "formed": kept[:, 0, :, :4],
+        "sum of formed": found.convolution_sum(inputs, grad, geometry, weights)[0, :, :4],
         "pixels": found.pixels(inputs, beside, in_steps_of_one)[0],
         "gram": found.gram(left, right, known, False, sums, of_sums)[0],
         "gram of known products": found.gram(left, left, known, True)[0],

@@ -10,9 +10,11 @@ typedef struct {
     int64_t dilation_height, dilation_width;
 } Geometry;
 
+/* With a weight, the tile times it is added to `out`; without, `out` takes the tile, if it is not
+ * null, and what is returned adds up to its squared norm. */
 INLINE doubles lines(const float *x, const Geometry *s, int64_t row, const int64_t *offsets,
-                     const float *g, int64_t g_width, float *out, int64_t wanted, int count,
-                     int vectors) {
+                     const float *g, int64_t g_width, float *out, const float *weight,
+                     int64_t wanted, int count, int vectors) {
     vec sums[LINES][2], squares[4] = {{0}}; /* four, for one would wait for itself */
     for (int k = 0; k < count; k++)
         for (int v = 0; v < vectors; v++) sums[k][v] = (vec){0};
@@ -39,8 +41,10 @@ INLINE doubles lines(const float *x, const Geometry *s, int64_t row, const int64
     }
     for (int k = 0; k < count; k++)
         for (int v = 0; v < vectors && k < wanted; v++) {
-            squares[(2 * k + v) % 4] += sums[k][v] * sums[k][v];
-            if (out) *(vec *)(out + k * g_width + v * W) = sums[k][v];
+            vec *to = (vec *)(out + k * g_width + v * W);
+            if (weight) *to += *weight * sums[k][v];
+            else squares[(2 * k + v) % 4] += sums[k][v] * sums[k][v];
+            if (out && !weight) *to = sums[k][v];
         }
     vec all = (squares[0] + squares[1]) + (squares[2] + squares[3]);
     return __builtin_convertvector(all, doubles);
@@ -50,8 +54,9 @@ INLINE doubles lines(const float *x, const Geometry *s, int64_t row, const int64
  * some are wanted. */
 #define TILE(name, count, vectors)                                                                 \
     static doubles name(const float *x, const Geometry *s, int64_t row, const int64_t *offsets,    \
-                        const float *g, int64_t g_width, float *out, int64_t wanted) {             \
-        return lines(x, s, row, offsets, g, g_width, out, wanted, count, vectors);                 \
+                        const float *g, int64_t g_width, float *out, const float *weight,          \
+                        int64_t wanted) {                                                          \
+        return lines(x, s, row, offsets, g, g_width, out, weight, wanted, count, vectors);         \
     }
 TILE(lines_by_two, LINES, 2)
 TILE(lines_by_one, LINES, 1)
@@ -97,7 +102,8 @@ static void pad(const float *x, const Geometry *s, int64_t height, int64_t width
 }
 
 static double weight_gradient(const float *x, const Geometry *s, int64_t row, int64_t num_lines,
-                              const int64_t *offsets, const float *g, int64_t g_width, float *out) {
+                              const int64_t *offsets, const float *g, int64_t g_width, float *out,
+                              const float *weight) {
     doubles squares = {0};
     for (int64_t o = 0; o < g_width; o += 2 * W) {
         int two = o + W < g_width;
@@ -105,7 +111,7 @@ static double weight_gradient(const float *x, const Geometry *s, int64_t row, in
             many = k + 2 * FEW < num_lines;
             squares += (many ? two ? lines_by_two : lines_by_one : two ? few_by_two : few_by_one)(
                 x, s, row, offsets + k, g + o, g_width, out ? out + k * g_width + o : 0,
-                num_lines - k);
+                weight, num_lines - k);
         }
     }
     double sum = 0;
@@ -115,12 +121,15 @@ static double weight_gradient(const float *x, const Geometry *s, int64_t row, in
 
 /* inputs [n, groups, channels, height, width], grads [n, groups, out_channels, out positions];
  * kept [n, groups, l, out_channels up to a multiple of W] or null; sums of grads over positions
- * [n, groups, out_channels] or null. */
+ * [n, groups, out_channels] or null.  With weights [n], kept is [n / chunk, ...] and takes the
+ * weighted sums of so many samples, and squares are not asked for. */
 typedef struct {
     const float *inputs, *grads;
     float *kept, *sums, *squares, *mass;
     const Geometry *geometry;
     Guard *guard; /* of Gram sums */
+    const float *weights;
+    int64_t chunk;
 } Convolution;
 
 int64_t psac_convolution_bytes(const Geometry *s) {
@@ -153,7 +162,11 @@ void psac_convolution(const void *given, void *memory, int64_t first, int64_t la
                     (c * height + i * s->dilation_height) * width + j * s->dilation_width;
     memset(offsets + l, 0, sizeof(int64_t) * LINES);
     float *padded = (float *)(offsets + l + LINES);
+    int64_t size = s->groups * l * g_width; /* of a sample's gradient */
+    if (its->weights) memset(its->kept + first / its->chunk * size, 0, sizeof(float) * size);
     for (int64_t n = first; n < last; n++) {
+        const float *weight = its->weights ? its->weights + n : 0;
+        float *out = its->kept ? its->kept + (weight ? n / its->chunk : n) * size : 0;
         double squares = 0;
         for (int64_t h = n * s->groups; h < (n + 1) * s->groups; h++) {
             const float *x = its->inputs + h * s->channels * s->height * s->width;
@@ -166,10 +179,11 @@ void psac_convolution(const void *given, void *memory, int64_t first, int64_t la
                 pad(x, s, height, width, padded);
                 x = padded;
             }
-            squares += weight_gradient(x, s, width * s->stride_height, l, offsets, g, g_width,
-                                       its->kept ? its->kept + h * l * g_width : 0);
+            squares += weight_gradient(x, s, width * s->stride_height, l, offsets, g, g_width, out,
+                                       weight);
+            if (out) out += l * g_width;
         }
-        its->squares[n] = squares;
+        if (!weight) its->squares[n] = squares;
     }
 }
 

@@ -24,7 +24,7 @@ small, pairs = st.integers(1, 4), st.tuples(st.integers(1, 3), st.integers(1, 3)
 
 @needs_a_compiler
 @given(
-    samples=small,
+    samples=st.sampled_from([1, 2, 4, 33]),
     groups=st.integers(1, 3),
     channels=small,
     out_channels=st.sampled_from([1, 3, 16, 17, 33, 40]),
@@ -61,6 +61,10 @@ def test_convolutions_equal_the_ordinary_weight_gradient_of_each_sample(
     formed = kept[..., :out_channels].transpose(2, 3).reshape(expected.shape)
     torch.testing.assert_close(formed, expected, rtol=1e-4, atol=1e-4)
     assert not kept[..., out_channels:].any()
+    weights = torch.rand(2 * samples)[::2]
+    total = compiled.convolution_sum(inputs, grad, geometry, weights)
+    weighted = (kept * weights.view(samples, 1, 1, 1)).sum(0)
+    torch.testing.assert_close(total, weighted, rtol=1e-4, atol=1e-4)
 
 
 @needs_a_compiler
@@ -243,11 +247,16 @@ def test_the_number_of_threads_changes_nothing(threads):
     index = torch.randint(5, (21, 9))
     expected, total = compiled.gram(rows, rows)[0], compiled.scaling(long.clone(), weights)
     table = compiled.lookup_sum(index, rows, weights[:21], 5)
+    images, grad = torch.randn(50, 2, 5, 5), torch.randn(50, 3, 4, 4)
+    shape = Geometry(2, 5, 5, 3, 4, 4, 1, (2, 2), (1, 1), (0, 0), (1, 1))
+    filters = compiled.convolution_sum(images, grad, shape, weights[:50])
     try:
         torch.set_num_threads(threads)
         assert torch.equal(compiled.gram(rows, rows)[0], expected)
         assert torch.equal(compiled.scaling(long.clone(), weights), total)
         assert torch.equal(compiled.lookup_sum(index, rows, weights[:21], 5), table)
+        again = compiled.convolution_sum(images, grad, shape, weights[:50])
+        assert torch.equal(again, filters)
     finally:
         torch.set_num_threads(before)
 
@@ -278,7 +287,7 @@ def more(found):
 def test_loops_that_miscount_are_not_trusted(monkeypatch):
     assert loops._agree(compiled)
     names = ("gram", "pixels", "pairs", "scaling", "gather", "some_alive", "layer_norm")
-    for name in (*names, "group_norm", "convolution", "lookup", "lookup_sum"):
+    for name in (*names, "group_norm", "convolution", "convolution_sum", "lookup", "lookup_sum"):
         true = getattr(loops.Loops, name)
 
         def miscounting(*given, true=true, **named):
@@ -308,6 +317,22 @@ def test_rules_do_without_the_loops(name, monkeypatch):
     expected = oracles.norms(oracles.loop_gradients(model, loss_fn, batch, take, n))
     norms = psac.per_sample_norms(model, loss_fn, batch)
     torch.testing.assert_close(norms.double(), expected, rtol=1e-4, atol=1e-7)
+
+
+@needs_a_compiler
+@pytest.mark.parametrize("directly", [True, False])
+@pytest.mark.parametrize("name", [name for name in CASES if "conv" in name])
+def test_convolutions_whose_gradients_are_not_kept_sum_up_either_way(name, directly, monkeypatch):
+    monkeypatch.setattr(contributions.Budget, "allows", lambda *_: False)
+    monkeypatch.setattr(convolution, "sums_directly", lambda *_: directly)
+    torch.manual_seed(0)
+    model, batch, loss_fn, take, n = CASES[name]()
+    gradients = oracles.loop_gradients(model, loss_fn, batch, take, n)
+    weights = [oracles.psac_weight(float(norm)) for norm in oracles.norms(gradients)]
+    expected = oracles.weighted_sum(gradients, weights)
+    found = psac.weighted_gradient(model, loss_fn, batch, psac.PSAC())
+    for parameter, value in expected.items():
+        torch.testing.assert_close(found[parameter].double(), value, rtol=1e-4, atol=1e-5)
 
 
 @needs_a_compiler

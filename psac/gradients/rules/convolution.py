@@ -14,7 +14,7 @@ Seven ways to the norms of per-sample weight gradients; which is cheapest depend
     grouped             one convolution with as many groups as samples; kept, or formed in slices
 
 Where gradients are kept, the weighted sum is a matrix-vector product; where not, one ordinary
-weight gradient.
+weight gradient, or the compiled loop again.
 
 Letters: n sample, h group, p output position, c input channel of a group, r output channel of a
 group, l = c x kernel.
@@ -31,10 +31,11 @@ from torch import Tensor
 
 from ..contributions import Bias, Budget, Dense, square_sum, wide
 from ..layout import Layout
-from ..memory import slices
+from ..loops import CHUNKS
+from ..memory import TEMPORARY_BYTES, slices
 from ..weights import Weights
 from .arrival import Arrival, Contributions
-from .convolution_costs import Sizes, cheapest
+from .convolution_costs import Sizes, cheapest, sums_directly
 from .plane import Plane
 
 
@@ -134,14 +135,16 @@ class Patches:
 
     def choose(self, plane: Plane | None, budget: Budget) -> str:
         """The cheapest way that the memory budget allows."""
-        groups, (c, *kernel) = self.settings.groups, self.shape[1:]
-        sizes = Sizes(c, self.shape[0] // groups, math.prod(kernel), math.prod(self.grad.shape[2:]))
         compiled = plane.compiled() if plane else None
         best, kept = cheapest(
-            sizes, plane.geometry if plane else None, compiled.lanes if compiled else None
+            self._sizes(), plane.geometry if plane else None, compiled.lanes if compiled else None
         )
         size = self.num_samples * math.prod(self.shape) * self.inputs.element_size()
         return kept if kept and budget.allows(size, self.nbytes) else best
+
+    def _sizes(self) -> Sizes:
+        groups, (c, *kernel) = self.settings.groups, self.shape[1:]
+        return Sizes(c, self.shape[0] // groups, math.prod(kernel), math.prod(self.grad.shape[2:]))
 
     def is_plane(self) -> bool:
         """Whether `Plane` serves.
@@ -153,7 +156,7 @@ class Patches:
 
     def dense(self, samples: slice | Tensor = slice(None)) -> Tensor:
         if len(self.kept) == 1:
-            return self._as_weight(self.kept[0].dense(samples))
+            return self._as_weight(self.kept[0].dense(samples), self.lanes)
         if self.kept:
             return torch.stack([part.dense(samples) for part in self.kept], -1).view(
                 -1, *self.shape
@@ -176,8 +179,10 @@ class Patches:
         if self.kept:
             sums = [part.weighted_sum(weights) for part in self.kept]
             if len(sums) == 1:
-                return self._as_weight(sums[0].unsqueeze(0)).squeeze(0)
+                return self._as_weight(sums[0].unsqueeze(0), self.lanes).squeeze(0)
             return torch.stack(sums, -1).view(self.shape)
+        if (found := self._direct_sum(weights)) is not None:
+            return found
         inputs, grad = (
             self.layout.samples_first(t, self.num_samples) for t in (self.inputs, self.grad)
         )
@@ -188,11 +193,22 @@ class Patches:
             grad = grad * factor
         return self.settings.weight_gradient(inputs.flatten(0, 1), grad.flatten(0, 1), self.shape)
 
-    def _as_weight(self, values: Tensor) -> Tensor:
+    def _direct_sum(self, weights: Weights) -> Tensor | None:
+        """By the compiled loop; None where that does not serve, is slower, or takes much memory."""
+        plane = Plane(self) if self.is_plane() else None
+        compiled = plane.compiled() if plane else None
+        if plane is None or compiled is None or not sums_directly(self._sizes(), compiled.lanes):
+            return None
+        if CHUNKS * math.prod(self.shape) * self.grad.element_size() > TEMPORARY_BYTES:
+            return None
+        total_hlr = plane.direct_sum(weights.like(self.grad))
+        return self._as_weight(total_hlr.unsqueeze(0), total_hlr.shape[-1]).squeeze(0)
+
+    def _as_weight(self, values: Tensor, lanes: int) -> Tensor:
         """[n, ...] as it was kept -> [n, shape of the weight]"""
-        if self.lanes:
+        if lanes:
             groups = self.settings.groups
-            values_nhlr = values.view(len(values), groups, -1, self.lanes)
+            values_nhlr = values.view(len(values), groups, -1, lanes)
             values = values_nhlr[..., : self.shape[0] // groups].transpose(2, 3)
         return values.reshape(-1, *self.shape)
 

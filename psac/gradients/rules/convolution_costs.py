@@ -1,8 +1,9 @@
 """What each way to the norms of a convolution costs, in nanoseconds a sample.
 
 By rates measured on two cores, until norms and weighted sum are both there. Ways that do not keep
-gradients pay for an ordinary weight gradient besides. What is chosen depends on shapes only, so it
-is chosen once for each.
+gradients pay for the sum besides: an ordinary weight gradient, or the compiled loop that forms
+gradients one by one, which is often faster. What is chosen depends on shapes only, so it is chosen
+once for each.
 
 Letters: p output position, q pixel, c input channel of a group, r output channel of a group,
 k kernel offset, l = c x k.
@@ -37,6 +38,22 @@ class Sizes(NamedTuple):
     def ordinary(self) -> float:
         return self.p * self.lines * self.r / 160
 
+    @property
+    def weight_gradient(self) -> float:
+        """The ordinary one of a whole batch: few input channels leave it waiting."""
+        return self.p * self.lines * self.r / 165 * max(1, 0.75 + 30 / self.c)
+
+    def direct(self, lanes: int) -> float:
+        """By the compiled loop."""
+        padded = -(-self.r // lanes) * lanes
+        rate = 165 if padded > lanes else 100
+        return self.p * padded / 6 + (self.p + 13) * self.lines * padded / rate
+
+
+def sums_directly(sizes: Sizes, lanes: int) -> bool:
+    """Whether the compiled loop is the faster one to the weighted sum."""
+    return sizes.direct(lanes) < sizes.weight_gradient
+
 
 @functools.lru_cache(maxsize=4096)
 def cheapest(
@@ -50,11 +67,14 @@ def cheapest(
     # a grouped convolution is fast for large images of several channels
     grouped = sizes.ordinary * max(1.5, 800 / p) * (1 + 3 / c)
     keeping = {"grouped": grouped + sizes.lines * r / 3}
-    forming = {"formed in slices": grouped + sizes.ordinary + sizes.lines * r / 4}
+    forming = {"formed in slices": grouped + sizes.lines * r / 4}
+    summing = sizes.weight_gradient
     if plane is not None:
         _add_products(sizes, plane, forming, keeping)
         if compiled_lanes is not None:
             _add_compiled(sizes, plane, compiled_lanes, forming, keeping)
+            summing = min(summing, sizes.direct(compiled_lanes))
+    forming = {way: cost + summing for way, cost in forming.items()}
     best, kept = min(forming, key=forming.__getitem__), min(keeping, key=keeping.__getitem__)
     return best, kept if keeping[kept] < WORTH_THE_MEMORY * forming[best] else None
 
@@ -64,12 +84,12 @@ def _add_products(
 ) -> None:
     """By torch operations."""
     (c, r, k, p), l = sizes, sizes.lines
-    forming["gram of patches"] = p * p * (l + r) / 100 + p * l / 3 + sizes.ordinary
+    forming["gram of patches"] = p * p * (l + r) / 100 + p * l / 3
     keeping["unfolded products"] = p * l / 2 + p * l * r / 130 + l * r / 5
     if plane.shifts_line_up():
         q, planes = math.prod(plane.sizes()), math.prod(plane.stride)
         products = q * q * c * planes / 100 + p * p * r / 100 + SMALL_PRODUCTS
-        forming["gram of pixels"] = products + k / planes * p * p / 8 + sizes.ordinary
+        forming["gram of pixels"] = products + k / planes * p * p / 8
         if planes == 1:
             small = 1 + 8 / min(c, r)  # narrow products run at a fraction of the rate
             keeping["shifted products"] = q * l * r / 130 * small + l * r / 5
@@ -79,12 +99,10 @@ def _add_compiled(
     sizes: Sizes, plane: Geometry, lanes: int, forming: dict[str, float], keeping: dict[str, float]
 ) -> None:
     (c, r, k, p), l = sizes, sizes.lines
-    padded = -(-r // lanes) * lanes
-    direct = p * padded / 6 + (p + 13) * l * padded / (165 if padded > lanes else 100)
-    forming["direct norms"] = direct + sizes.ordinary
-    keeping["direct products"] = direct + l * padded / 2.5
+    forming["direct norms"] = sizes.direct(lanes)
+    keeping["direct products"] = sizes.direct(lanes) + l * (-(-r // lanes) * lanes) / 2.5
     if plane.stride == (1, 1):
         q = plane.height * plane.width
         products = (q * q * c + p * p * r) / 300 + k * p * p / 40
         copies = (max(q, PANEL) * c + max(p, PANEL) * r) / 9
-        forming["gram of pixels"] = products + copies + sizes.ordinary
+        forming["gram of pixels"] = products + copies

@@ -97,6 +97,10 @@ class Plane:
             bias.values = sums
         return norms
 
+    def direct_sum(self, weights_n: Tensor) -> Tensor:
+        """[h, l, r up to a multiple of the lanes]: the weighted sum of the gradients."""
+        return self._compiled().convolution_sum(self.inputs, self.grad, self.geometry, weights_n)
+
     def gram_of_pixels(self) -> Tensor:
         """sum over p, p' of <g_p, g_p'> <patch_p, patch_p'>.
 
