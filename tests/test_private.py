@@ -538,6 +538,15 @@ def test_an_optimizer_with_parameters_of_others_is_refused_now_and_later():
     assert private.ledger.steps == 0
 
 
+def test_a_parameter_that_came_to_the_model_later_is_refused():
+    private = private_run(network())
+    private.model.register_parameter("later", nn.Parameter(torch.zeros(2)))
+    private.optimizer.add_param_group({"params": [private.model.later]})
+    with pytest.raises(psac.PrivacyError, match="were not when make_private was called"):
+        train(private)
+    assert private.ledger.steps == 0
+
+
 def test_parameters_that_the_optimizer_lacks_are_announced():
     model = network()
     with pytest.warns(UserWarning, match=r"\['0\.weight', '0\.bias'\] are trainable"):
