@@ -60,7 +60,8 @@ class Forward:
         with sandbox(self.model, perturb=probing, quiet=not probing) as stand_ins:
             roots = self.run(self.batch.take(samples))
             buffers = dict(self.model.named_buffers())
-        names = self.names | {key: self.names[id(original)] for key, original in stand_ins.items()}
+        known = {key: original for key, original in stand_ins.items() if id(original) in self.names}
+        names = self.names | {key: self.names[id(original)] for key, original in known.items()}
         return Repeated(roots, trace(roots, names), buffers)
 
 
