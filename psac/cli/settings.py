@@ -52,6 +52,8 @@ SETTINGS: dict[str, Row] = {
     "sampling": Row(PRIVACY, "How batches are drawn.", names.samplings),
     "batch_size": Row(OPTIMIZATION, "The expected size of a batch."),
     "epochs": Row(OPTIMIZATION, "How often each record is seen, on average."),
+    "copies": Row(OPTIMIZATION, "As how many pictures one is seen, for as many times the time."),
+    "shift": Row(OPTIMIZATION, "By how many pixels such copies are moved, at most."),
     "optimizer": Row(OPTIMIZATION, "Of torch.", names.choices_of("optimizer")),
     "learning_rate": Row(OPTIMIZATION, "At the beginning."),
     "momentum": Row(OPTIMIZATION, "For sgd."),

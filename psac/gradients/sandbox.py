@@ -53,6 +53,10 @@ class Quiet(TorchDispatchMode):
         name = func.overloadpacket.__name__
         if name in _DRAWS:
             return func(*args, **kwargs).fill_(_DRAWS[name])
+        if name in ("randint", "randint_like"):
+            places = [argument.name for argument in func._schema.arguments]
+            low = args[places.index("low")] if "low" in places else 0
+            return func(*args, **kwargs).fill_(low)
         if name == "randperm":  # not the identity: samples that a shuffle mixes must be seen
             settings = {k: v for k, v in kwargs.items() if k != "generator"}
             return aten.arange.default(args[0], **settings).roll(1)

@@ -1,12 +1,16 @@
 """From a recipe and its data to a private run: device, model, optimizer, `make_private`.
 
-Guarantees: with a seed, initial weights are a function of it, and torch's own generator is left as
-it was; without one they are drawn afresh.  `delta` None becomes 1 / (10 * records).  The learning
-rate follows its schedule in every step, those on empty draws, which the loader takes, included.
+Guarantees: with a seed, initial weights and what the model draws in training are functions of it;
+without one they are drawn afresh; torch's own generator is left as it was.  `delta` None becomes
+1 / (10 * records).  The learning rate follows its schedule in every step, those on empty draws,
+which the loader takes, included.
 """
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -34,11 +38,7 @@ def device_of(recipe: Recipe) -> torch.device:
 
 def model_of(recipe: Recipe, splits: Splits) -> nn.Module:
     """A new model on the device of the records."""
-    with torch.random.fork_rng(devices=[]):
-        if recipe.seed is None:
-            torch.seed()
-        else:
-            torch.manual_seed(recipe.seed)
+    with seeded(recipe.seed):
         model = models.build(
             recipe.model,
             input_shape=splits.input_shape,
@@ -46,6 +46,33 @@ def model_of(recipe: Recipe, splits: Splits) -> nn.Module:
             **recipe.model_settings,
         )
     return model.to(splits.training.labels.device)
+
+
+@contextlib.contextmanager
+def seeded(seed: int | None, device: torch.device | None = None) -> Iterator[None]:
+    """Within, torch's own generator starts from the seed, or afresh; then it is as it was."""
+    devices = [device] if device is not None and device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices):
+        if seed is None:
+            torch.seed()
+        else:
+            torch.manual_seed(seed)
+        yield
+
+
+def seed_of_training(recipe: Recipe) -> int | None:
+    """For what the model draws while it is trained: not the stream of its initial weights."""
+    if recipe.seed is None:
+        return None
+    text = f"psac training {recipe.seed}".encode()
+    return int.from_bytes(hashlib.blake2b(text, digest_size=7).digest(), "big")
+
+
+def in_copies(recipe: Recipe, network: nn.Module) -> nn.Module:
+    """What is trained: the network, or the network on copies of each picture."""
+    if recipe.copies == 1:
+        return network
+    return models.ShiftedCopies(network, copies=recipe.copies, shift=recipe.shift)
 
 
 def private_of(recipe: Recipe, splits: Splits, model: nn.Module) -> Private:

@@ -111,10 +111,14 @@ class SeveralLabels:
 
 
 def losses_of(scores: Tensor, labels: Tensor) -> Tensor:
-    """One loss per record."""
-    if labels.ndim == 2:
-        return F.binary_cross_entropy_with_logits(scores, labels, reduction="none").mean(1)
-    return F.cross_entropy(scores, labels, reduction="none")
+    """One loss per record; of scores [n, copies, classes] it is the mean over copies."""
+    if scores.ndim == 3:
+        labels = labels.unsqueeze(1).expand(-1, scores.shape[1], *labels.shape[1:])
+    if labels.is_floating_point():
+        each = F.binary_cross_entropy_with_logits(scores, labels, reduction="none")
+        return each.flatten(1).mean(1)
+    each = F.cross_entropy(scores.movedim(-1, 1), labels, reduction="none")
+    return each if each.ndim == 1 else each.mean(1)
 
 
 @torch.no_grad()

@@ -40,7 +40,10 @@ CHOICES: dict[str, Iterable[str]] = {
 }
 TEXTS = ("data", "data_root", "model", "rule", "sampling", "optimizer", "schedule", "device")
 TABLES = ("data_settings", "model_settings")
-WHOLE = {"batch_size": 1, "physical_batch_size": 1, "seed": 0}  # with the least value
+WHOLE = {  # with the least value
+    **{"batch_size": 1, "physical_batch_size": 1, "seed": 0},
+    **{"copies": 1, "shift": 0},
+}
 RANGES: dict[str, str] = {
     "validation_fraction": "from 0 to below 1",
     "r": "above 0",
@@ -73,6 +76,8 @@ class Recipe:
     training data, which stays private.  `r`, `bound` and `scale` are those of the rule (None: its
     own defaults; for adaptive_psac `scale` is the initial one).  The noise is calibrated to
     `epsilon`, or given as `noise_multiplier`; `delta` None is 1 / (10 * records).
+    Pictures can be seen in several `copies`, the first as it is, the others moved by up to `shift`
+    pixels; a sample's gradient is the mean over them (`psac.models.ShiftedCopies`).
     `seed` None is secure; with a seed the run can be repeated and is NOT private.
     """
 
@@ -92,6 +97,8 @@ class Recipe:
     sampling: str = "poisson"
     batch_size: int
     epochs: float
+    copies: int = 1
+    shift: int = 0
     physical_batch_size: int = 1024
     optimizer: str = "sgd"
     learning_rate: float
@@ -130,6 +137,12 @@ class Recipe:
             raise ValueError(
                 "give epsilon (the noise is calibrated to it) or noise_multiplier, one of them: "
                 f"epsilon={self.epsilon}, noise_multiplier={self.noise_multiplier}."
+            )
+        if (self.copies > 1) != (self.shift > 0):
+            raise ValueError(
+                f"copies is {self.copies} and shift {self.shift}: give both, such as copies 2 and "
+                "shift 1, or neither (copies 1 and shift 0). Equal copies would teach nothing, and "
+                "the first one is not moved."
             )
         if self.momentum and self.optimizer != "sgd":
             raise ValueError(

@@ -23,7 +23,15 @@ import os
 from typing import Any
 
 from psac.checkpoint import load_checkpoint, save_checkpoint
-from psac.training.assembly import device_of, follow_schedule, model_of, private_of
+from psac.training.assembly import (
+    device_of,
+    follow_schedule,
+    in_copies,
+    model_of,
+    private_of,
+    seed_of_training,
+    seeded,
+)
 from psac.training.clock import Clock
 from psac.training.environment import environment
 from psac.training.evaluation import Evaluation, SeveralLabels, evaluate, losses_of
@@ -63,7 +71,7 @@ def train(
     splits = load_splits(recipe).to(device)
     trainer = Trainer(recipe, run, splits, observer or Silent())
     try:
-        with run.locked():
+        with run.locked(), seeded(seed_of_training(recipe), device):
             run.refuse(recipe, resume=resume)  # another process may have been here meanwhile
             run.enter(recipe, environment(seed=recipe.seed, device=device))
             trainer.train()
@@ -78,7 +86,7 @@ class Trainer:
     def __init__(self, recipe: Recipe, run: Run, splits: Splits, observer: Observer) -> None:
         self.recipe, self.run, self.splits, self.observer = recipe, run, splits, observer
         self.model = model_of(recipe, splits)
-        self.private = private_of(recipe, splits, self.model)
+        self.private = private_of(recipe, splits, in_copies(recipe, self.model))
         self.log = MetricsLog(run.metrics_path)
         self.clock = Clock()
         self._evaluated: Evaluation | SeveralLabels | None = None  # the model as it is
@@ -139,7 +147,7 @@ class Trainer:
         )
         for inputs, labels in private.loader:
             step, scale = private.step, getattr(private.engine.clipping, "scale", None)
-            losses = losses_of(self.model(inputs), labels)
+            losses = losses_of(private.model(inputs), labels)
             private.backward(losses)
             if (step + 1) % self._logged_every == 0:
                 statistics.add(losses, private.engine.norms, private.engine.weights)

@@ -34,6 +34,7 @@ def test_every_option_reaches_the_recipe(call, place, monkeypatch):
         "validation_fraction": 0.25, "model": "mlp", "model_settings": {"hidden": [4, 2]},
         "rule": "auto_s", "r": 0.3, "bound": 0.7, "scale": 2.0, "epsilon": 5.0, "delta": 1e-3,
         "sampling": "balls-in-bins", "batch_size": 16, "epochs": 3.0, "physical_batch_size": 8,
+        "copies": 2, "shift": 3,
         "optimizer": "adam", "learning_rate": 0.1, "weight_decay": 0.01, "schedule": "cosine",
         "seed": 4, "device": "cpu",
     }  # fmt: skip

@@ -45,6 +45,15 @@ def test_evaluation_counts_what_a_loop_counts():
     assert model.training
 
 
+@pytest.mark.parametrize("several", [False, True])
+def test_the_loss_of_copies_is_their_mean(several):
+    torch.manual_seed(0)
+    scores = torch.randn(5, 3, 4)
+    labels = torch.randint(2, (5, 4)).float() if several else torch.randint(4, (5,))
+    each = [losses_of(scores[:, k], labels) for k in range(3)]
+    torch.testing.assert_close(losses_of(scores, labels), torch.stack(each).mean(0))
+
+
 def test_several_labels_are_answered_one_by_one():
     scores = torch.tensor([[2.0, -1.0, 0.5], [-3.0, 1.0, -0.5]])
     labels = torch.tensor([[1.0, 1.0, 1.0], [0.0, 1.0, 1.0]])

@@ -31,6 +31,8 @@ FULL = {
     "sampling": "balls-in-bins",
     "batch_size": 10,
     "epochs": 0.5,
+    "copies": 3,
+    "shift": 2,
     "physical_batch_size": 5,
     "optimizer": "adamw",
     "learning_rate": 1e-3,
@@ -91,6 +93,9 @@ def test_what_is_written_as_toml_is_read_back(settings):
         ({"optimizer": "adam"}, "momentum is 0.9, but optimizer 'adam' has one of its own"),
         ({"schedule": "cosin"}, "Did you mean 'cosine'"),
         ({"seed": -1}, "seed is -1"),
+        ({"copies": 0, "shift": 1}, "copies is 0: it must be 1 or above"),
+        ({"copies": 2}, "copies is 2 and shift 0: give both"),
+        ({"shift": 1}, "copies is 1 and shift 1: give both"),
         ({"validation_fraction": 1.0}, "from 0 to below 1"),
     ],
 )

@@ -21,6 +21,7 @@ from psac.training import Interrupted, Run, RunError, train
 from psac.training import trainer as trainer_module
 from psac.training.assembly import follow_schedule, model_of, private_of
 from psac.training.evaluation import evaluate
+from psac.training.splits import Splits
 from tests.training.small import CLASSES, recipe, splits
 
 pytestmark = pytest.mark.filterwarnings("ignore::psac.InsecureNoiseWarning")
@@ -100,6 +101,47 @@ def whole(tmp_path_factory) -> Run:
         patch.setattr(trainer_module, "load_splits", lambda recipe: splits())
         with pytest.warns(psac.InsecureNoiseWarning):
             return train(recipe(), tmp_path_factory.mktemp("runs") / "whole")
+
+
+# ---- Copies of pictures
+
+
+def in_pictures(recipe) -> Splits:
+    """The same records, as pictures of 2 x 2 pixels."""
+    both = splits()
+    for part in (both.training, both.evaluation):
+        part.inputs = part.inputs.view(-1, 1, 2, 2)
+    return both
+
+
+def test_a_run_on_copies_goes_on_as_if_it_had_not_stopped(tmp_path, monkeypatch):
+    """The moves are random, and belong to the run; torch's generator is left as it was."""
+    monkeypatch.setattr(trainer_module, "load_splits", in_pictures)
+    asked, before = recipe(copies=3, shift=1), torch.get_rng_state()
+    whole = train(asked, tmp_path / "whole")
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.manual_seed(7)  # what the process has drawn before does not count
+    with pytest.raises(Crash):
+        train(asked, tmp_path / "run", observer=at("evaluation", 12, crash))
+    torch.manual_seed(8)
+    assert_equal_runs(train(asked, tmp_path / "run", resume=True), whole)
+    at_once = train(recipe(copies=3, shift=1, physical_batch_size=64), tmp_path / "at once")
+    one, other = ([line.get("loss", 0) for line in run.metrics()] for run in (whole, at_once))
+    assert one == pytest.approx(other, rel=1e-4)
+    plain = train(recipe(), tmp_path / "plain")
+    assert plain.summary()["loss"] != whole.summary()["loss"]
+
+
+def test_the_model_that_is_left_has_no_copies(tmp_path, monkeypatch):
+    monkeypatch.setattr(trainer_module, "load_splits", in_pictures)
+    run = train(recipe(copies=2, shift=1, epochs=1), tmp_path / "run")
+    result = evaluate(run.model(), in_pictures(None).evaluation, classes=3, batch_size=8)
+    assert result.accuracy == run.summary()["accuracy"]
+
+
+def test_copies_of_what_is_no_picture_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="copies are made of pictures"):
+        train(recipe(copies=2, shift=1), tmp_path / "run")
 
 
 # ---- What a run leaves
