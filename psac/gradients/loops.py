@@ -75,6 +75,7 @@ class Geometry(NamedTuple):
     stride: tuple[int, ...]
     padding: tuple[int, ...]
     dilation: tuple[int, ...]
+    frames: int = 1  # of a sample, one after another
 
     @property
     def lines(self) -> int:
@@ -101,7 +102,9 @@ class Geometry(NamedTuple):
         return height, width
 
     def flat(self) -> list[int]:
-        return [*self[:7], *self.kernel, *self.stride, *self.padding, *self.dilation]
+        return [
+            *self[:7], *self.kernel, *self.stride, *self.padding, *self.dilation, self.frames
+        ]  # fmt: skip
 
 
 class Loops:
@@ -157,15 +160,14 @@ class Loops:
         kept: Tensor | None = None,
         sums: Tensor | None = None,
     ) -> Tensor:
-        """Squared norms [n] of weight gradients.
+        """Squared norms [n] of weight gradients, of inputs [n x frames, ...].
 
         `kept` [n, h, l, padded o] takes those; `sums` [n, h x o] the sums of `grad` over positions.
         """
-        inputs, grad = inputs.contiguous(), grad.contiguous()
-        squares = inputs.new_empty(len(inputs))
-        numbers = (size * 15)(*geometry.flat())
+        inputs, grad, n = inputs.contiguous(), grad.contiguous(), len(inputs) // geometry.frames
+        squares, numbers = inputs.new_empty(n), (size * 16)(*geometry.flat())
         self._run(
-            "convolution", len(inputs), inputs.data_ptr(), grad.data_ptr(), address(kept),
+            "convolution", n, inputs.data_ptr(), grad.data_ptr(), address(kept),
             address(sums), squares.data_ptr(), None, ctypes.addressof(numbers), None, None, None,
             memory=self._library.psac_convolution_bytes(numbers),
         )  # fmt: skip
@@ -178,9 +180,9 @@ class Loops:
 
         A few samples at a time, as many as there are whatever the threads, have a sum of their own.
         """
-        inputs, grad, n = inputs.contiguous(), grad.contiguous(), len(inputs)
+        inputs, grad, n = inputs.contiguous(), grad.contiguous(), len(weights_n)
         weights_n, chunk = weights_n.contiguous(), max(1, -(-n // CHUNKS))
-        padded, numbers = self.padded(geometry.out_channels), (size * 15)(*geometry.flat())
+        padded, numbers = self.padded(geometry.out_channels), (size * 16)(*geometry.flat())
         sums = inputs.new_empty(-(-n // chunk), geometry.groups, geometry.lines, padded)
         self._run(
             "convolution", n, inputs.data_ptr(), grad.data_ptr(), sums.data_ptr(), None, None, None,
@@ -193,7 +195,7 @@ class Loops:
         """Squared norms [n] of weight gradients of stride one, and their diagonal part."""
         inputs, grad = inputs.contiguous(), grad.contiguous()
         squares, mass = inputs.new_empty(len(inputs)), inputs.new_empty(len(inputs))
-        numbers, guard = (size * 15)(*geometry.flat()), Guard(CANCELLATION, 0)
+        numbers, guard = (size * 16)(*geometry.flat()), Guard(CANCELLATION, 0)
         self._run(
             "pixels", len(inputs), inputs.data_ptr(), grad.data_ptr(), None, None,
             squares.data_ptr(), mass.data_ptr(), ctypes.addressof(numbers), ctypes.addressof(guard),
@@ -411,6 +413,7 @@ def _agree(found: Loops) -> bool:
         "norms": square_sum(formed),
         "formed": formed,
         "sum of formed": (formed * weights.view(2, 1, 1)).sum(0),
+        "norms of two frames": square_sum(formed.sum(0, keepdim=True)),
         "pixels": square_sum(torch.matmul(all_patches, beside.flatten(2).transpose(1, 2))),
         "gram": square_sum(torch.matmul(left.transpose(1, 2), right)),
         "gram of known products": square_sum(torch.matmul(left.transpose(1, 2), left)),
@@ -432,6 +435,7 @@ def _agree(found: Loops) -> bool:
         "norms": found.convolution(inputs, grad, geometry, kept, of_channels),
         "formed": kept[:, 0, :, :4],
         "sum of formed": found.convolution_sum(inputs, grad, geometry, weights)[0, :, :4],
+        "norms of two frames": found.convolution(inputs, grad, geometry._replace(frames=2)),
         "pixels": found.pixels(inputs, beside, in_steps_of_one)[0],
         "gram": found.gram(left, right, known, False, sums, of_sums)[0],
         "gram of known products": found.gram(left, left, known, True)[0],

@@ -2,43 +2,49 @@
 
 /* --- Convolutions: C[l][o] = sum over positions p of X[p + l] G[p][o] ---------------------------
  * with l = (c, i, j) a channel and a kernel offset.  X is read where it lies (no patches are
- * copied), G is transposed first.  A tile is some lines l by some vectors of output channels. */
+ * copied), G is transposed first.  A tile is some lines l by some vectors of output channels.
+ * A sample may have several frames, such as copies of a picture: p runs over those of all. */
 
 typedef struct {
     int64_t channels, height, width, out_channels, out_height, out_width, groups;
     int64_t kernel_height, kernel_width, stride_height, stride_width, pad_height, pad_width;
-    int64_t dilation_height, dilation_width;
+    int64_t dilation_height, dilation_width, frames;
 } Geometry;
+
+typedef struct {
+    int64_t row, frame; /* from one row of outputs, and from one frame, to the next in x */
+} Steps;
 
 /* With a weight, the tile times it is added to `out`; without, `out` takes the tile, if it is not
  * null, and what is returned adds up to its squared norm. */
-INLINE doubles lines(const float *x, const Geometry *s, int64_t row, const int64_t *offsets,
+INLINE doubles lines(const float *x, const Geometry *s, const Steps *step, const int64_t *offsets,
                      const float *g, int64_t g_width, float *out, const float *weight,
                      int64_t wanted, int count, int vectors) {
     vec sums[LINES][2], squares[4] = {{0}}; /* four, for one would wait for itself */
     for (int k = 0; k < count; k++)
         for (int v = 0; v < vectors; v++) sums[k][v] = (vec){0};
     int64_t column = s->stride_width;
-    for (int64_t i = 0; i < s->out_height; i++) {
-        const float *at = x + i * row;
-        int64_t j = 0;
-        for (; j + 1 < s->out_width; j += 2, at += 2 * column, g += 2 * g_width) {
-            vec first[2], second[2];
-            for (int v = 0; v < vectors; v++) {
-                first[v] = *(const vec *)(g + v * W);
-                second[v] = *(const vec *)(g + g_width + v * W);
+    for (int64_t f = 0; f < s->frames; f++, x += step->frame)
+        for (int64_t i = 0; i < s->out_height; i++) {
+            const float *at = x + i * step->row;
+            int64_t j = 0;
+            for (; j + 1 < s->out_width; j += 2, at += 2 * column, g += 2 * g_width) {
+                vec first[2], second[2];
+                for (int v = 0; v < vectors; v++) {
+                    first[v] = *(const vec *)(g + v * W);
+                    second[v] = *(const vec *)(g + g_width + v * W);
+                }
+                for (int k = 0; k < count; k++) {
+                    float here = at[offsets[k]], next = at[offsets[k] + column];
+                    for (int v = 0; v < vectors; v++) sums[k][v] += here * first[v];
+                    for (int v = 0; v < vectors; v++) sums[k][v] += next * second[v];
+                }
             }
-            for (int k = 0; k < count; k++) {
-                float here = at[offsets[k]], next = at[offsets[k] + column];
-                for (int v = 0; v < vectors; v++) sums[k][v] += here * first[v];
-                for (int v = 0; v < vectors; v++) sums[k][v] += next * second[v];
-            }
+            for (; j < s->out_width; j++, at += column, g += g_width)
+                for (int k = 0; k < count; k++)
+                    for (int v = 0; v < vectors; v++)
+                        sums[k][v] += at[offsets[k]] * *(const vec *)(g + v * W);
         }
-        for (; j < s->out_width; j++, at += column, g += g_width)
-            for (int k = 0; k < count; k++)
-                for (int v = 0; v < vectors; v++)
-                    sums[k][v] += at[offsets[k]] * *(const vec *)(g + v * W);
-    }
     for (int k = 0; k < count; k++)
         for (int v = 0; v < vectors && k < wanted; v++) {
             vec *to = (vec *)(out + k * g_width + v * W);
@@ -53,10 +59,10 @@ INLINE doubles lines(const float *x, const Geometry *s, int64_t row, const int64
 /* One function for each size of tile, so that its loops are unrolled; of the lines of the last, only
  * some are wanted. */
 #define TILE(name, count, vectors)                                                                 \
-    static doubles name(const float *x, const Geometry *s, int64_t row, const int64_t *offsets,    \
-                        const float *g, int64_t g_width, float *out, const float *weight,          \
-                        int64_t wanted) {                                                          \
-        return lines(x, s, row, offsets, g, g_width, out, weight, wanted, count, vectors);         \
+    static doubles name(const float *x, const Geometry *s, const Steps *step,                      \
+                        const int64_t *offsets, const float *g, int64_t g_width, float *out,       \
+                        const float *weight, int64_t wanted) {                                     \
+        return lines(x, s, step, offsets, g, g_width, out, weight, wanted, count, vectors);        \
     }
 TILE(lines_by_two, LINES, 2)
 TILE(lines_by_one, LINES, 1)
@@ -101,16 +107,16 @@ static void pad(const float *x, const Geometry *s, int64_t height, int64_t width
                    x + (c * s->height + y) * s->width, sizeof(float) * s->width);
 }
 
-static double weight_gradient(const float *x, const Geometry *s, int64_t row, int64_t num_lines,
-                              const int64_t *offsets, const float *g, int64_t g_width, float *out,
-                              const float *weight) {
+static double weight_gradient(const float *x, const Geometry *s, const Steps *step,
+                              int64_t num_lines, const int64_t *offsets, const float *g,
+                              int64_t g_width, float *out, const float *weight) {
     doubles squares = {0};
     for (int64_t o = 0; o < g_width; o += 2 * W) {
         int two = o + W < g_width;
         for (int64_t k = 0, many; k < num_lines; k += many ? LINES : FEW) {
             many = k + 2 * FEW < num_lines;
             squares += (many ? two ? lines_by_two : lines_by_one : two ? few_by_two : few_by_one)(
-                x, s, row, offsets + k, g + o, g_width, out ? out + k * g_width + o : 0,
+                x, s, step, offsets + k, g + o, g_width, out ? out + k * g_width + o : 0,
                 weight, num_lines - k);
         }
     }
@@ -119,7 +125,8 @@ static double weight_gradient(const float *x, const Geometry *s, int64_t row, in
     return sum;
 }
 
-/* inputs [n, groups, channels, height, width], grads [n, groups, out_channels, out positions];
+/* inputs [n, frames, groups, channels, height, width], grads [n, frames, groups, out_channels, out
+ * positions];
  * kept [n, groups, l, out_channels up to a multiple of W] or null; sums of grads over positions
  * [n, groups, out_channels] or null.  With weights [n], kept is [n / chunk, ...] and takes the
  * weighted sums of so many samples, and squares are not asked for. */
@@ -136,7 +143,8 @@ int64_t psac_convolution_bytes(const Geometry *s) {
     int64_t lines = s->channels * s->kernel_height * s->kernel_width;
     int64_t height = s->height + 2 * s->pad_height, width = s->width + 2 * s->pad_width;
     int64_t g = s->out_height * s->out_width * ((s->out_channels + W - 1) / W * W);
-    return sizeof(int64_t) * (lines + LINES) + sizeof(float) * (g + s->channels * height * width);
+    int64_t numbers = s->frames * (g + s->channels * height * width);
+    return sizeof(int64_t) * (lines + LINES) + sizeof(float) * numbers;
 }
 
 static void add_positions(const float *g, int64_t positions, int64_t g_width, int64_t channels,
@@ -153,7 +161,7 @@ void psac_convolution(const void *given, void *memory, int64_t first, int64_t la
     const Geometry *s = its->geometry;
     int64_t positions = s->out_height * s->out_width, g_width = (s->out_channels + W - 1) / W * W;
     float *g = memory; /* first, so that it begins with a line of the cache */
-    int64_t *offsets = (int64_t *)(g + positions * g_width);
+    int64_t *offsets = (int64_t *)(g + s->frames * positions * g_width);
     int64_t height = s->height + 2 * s->pad_height, width = s->width + 2 * s->pad_width, l = 0;
     for (int64_t c = 0; c < s->channels; c++)
         for (int64_t i = 0; i < s->kernel_height; i++)
@@ -168,19 +176,23 @@ void psac_convolution(const void *given, void *memory, int64_t first, int64_t la
         const float *weight = its->weights ? its->weights + n : 0;
         float *out = its->kept ? its->kept + (weight ? n / its->chunk : n) * size : 0;
         double squares = 0;
-        for (int64_t h = n * s->groups; h < (n + 1) * s->groups; h++) {
-            const float *x = its->inputs + h * s->channels * s->height * s->width;
-            transpose(its->grads + h * s->out_channels * positions, s->out_channels, positions, g,
-                      g_width);
+        for (int64_t h = 0; h < s->groups; h++) {
+            int64_t at = n * s->frames * s->groups + h, image = s->channels * s->height * s->width;
+            const float *x = its->inputs + at * image;
+            Steps step = {width * s->stride_height, s->groups * image};
+            for (int64_t f = 0; f < s->frames; f++)
+                transpose(its->grads + (at + f * s->groups) * s->out_channels * positions,
+                          s->out_channels, positions, g + f * positions * g_width, g_width);
             if (its->sums)
-                add_positions(g, positions, g_width, s->out_channels,
-                              its->sums + h * s->out_channels);
+                add_positions(g, s->frames * positions, g_width, s->out_channels,
+                              its->sums + (n * s->groups + h) * s->out_channels);
             if (s->pad_height || s->pad_width) {
-                pad(x, s, height, width, padded);
-                x = padded;
+                int64_t padded_image = s->channels * height * width;
+                for (int64_t f = 0; f < s->frames; f++)
+                    pad(x + f * step.frame, s, height, width, padded + f * padded_image);
+                x = padded, step.frame = padded_image;
             }
-            squares += weight_gradient(x, s, width * s->stride_height, l, offsets, g, g_width, out,
-                                       weight);
+            squares += weight_gradient(x, s, &step, l, offsets, g, g_width, out, weight);
             if (out) out += l * g_width;
         }
         if (!weight) its->squares[n] = squares;
@@ -339,7 +351,7 @@ static double diagonal(const Shifted *s, const Block *k, const float *grads) {
     return sum;
 }
 
-/* squares and mass as of psac_gram; nothing is kept. */
+/* squares and mass as of psac_gram; nothing is kept; samples have one frame. */
 void psac_pixels(const void *given, void *memory, int64_t first, int64_t last) {
     const Convolution *its = given;
     const Geometry *s = its->geometry;

@@ -208,17 +208,24 @@ rows("conv_transpose2d", lambda: nn.Sequential(nn.ConvTranspose2d(4, 6, 3, strid
 rows("conv_transpose3d", lambda: nn.ConvTranspose3d(2, 3, 2, dilation=2), 3, 2, 3, 3, 3)
 
 
-@case
-def conv_over_frames() -> Case:
-    class Video(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.conv = nn.Conv2d(2, 3, 3)
+class Frames(nn.Module):
+    """Each sample has several frames, [n, t, ...], which the layers see as so many samples."""
 
-        def forward(self, x):
-            return self.conv(x.flatten(0, 1)).tanh().unflatten(0, x.shape[:2])
+    def __init__(self, *layers: nn.Module, samples_inside: bool = False):
+        super().__init__()
+        self.layers, self.samples_inside = nn.Sequential(*layers), samples_inside
 
-    return plain(Video(), torch.randn(4, 3, 2, 5, 5), 4)
+    def forward(self, x):
+        x = x.transpose(0, 1) if self.samples_inside else x
+        out = self.layers(x.flatten(0, 1)).tanh().unflatten(0, x.shape[:2])
+        return out.transpose(0, 1) if self.samples_inside else out
+
+
+rows("conv_over_frames", lambda: Frames(nn.Conv2d(2, 3, 3)), 4, 3, 2, 5, 5)
+rows("conv_over_frames_samples_inside", lambda: Frames(nn.Conv2d(2, 3, 3), nn.Tanh(), nn.Conv2d(3, 4, 2), samples_inside=True), 4, 3, 2, 5, 5)  # fmt: skip
+rows("conv_over_frames_stride_padding_groups", lambda: Frames(nn.Conv2d(4, 6, 3, stride=2, padding=1), nn.Tanh(), nn.Conv2d(6, 34, 3, padding=2, groups=2)), 5, 2, 4, 7, 6)  # fmt: skip
+rows("conv1d_over_frames", lambda: Frames(nn.Conv1d(3, 5, 3, dilation=2)), 4, 3, 3, 8)
+rows("conv_transpose_over_frames", lambda: Frames(nn.ConvTranspose2d(2, 3, 3, stride=2)), 4, 3, 2, 5, 5)  # fmt: skip
 
 
 # Embeddings

@@ -25,6 +25,7 @@ small, pairs = st.integers(1, 4), st.tuples(st.integers(1, 3), st.integers(1, 3)
 @needs_a_compiler
 @given(
     samples=st.sampled_from([1, 2, 4, 33]),
+    frames=st.integers(1, 3),
     groups=st.integers(1, 3),
     channels=small,
     out_channels=st.sampled_from([1, 3, 16, 17, 33, 40]),
@@ -35,27 +36,28 @@ small, pairs = st.integers(1, 4), st.tuples(st.integers(1, 3), st.integers(1, 3)
     room=st.tuples(st.integers(0, 4), st.integers(0, 4)),
 )
 def test_convolutions_equal_the_ordinary_weight_gradient_of_each_sample(
-    samples, groups, channels, out_channels, kernel, stride, dilation, padding, room
+    samples, frames, groups, channels, out_channels, kernel, stride, dilation, padding, room
 ):
     height, width = (d * (k - 1) + 1 + more for d, k, more in zip(dilation, kernel, room, strict=1))
-    inputs = torch.randn(samples, groups * channels, height, width)
+    inputs = torch.randn(samples * frames, groups * channels, height, width)
     weight = torch.randn(groups * out_channels, channels, *kernel)
     settings = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
     grad = torch.randn_like(F.conv2d(inputs, weight, **settings))
     expected = torch.stack(
         [
-            torch.nn.grad.conv2d_weight(one[None], weight.shape, its_grad[None], **settings)
-            for one, its_grad in zip(inputs, grad, strict=True)
+            torch.nn.grad.conv2d_weight(its_inputs, weight.shape, its_grad, **settings)
+            for its_inputs, its_grad in zip(inputs.split(frames), grad.split(frames), strict=True)
         ]
     )
     geometry = Geometry(
         channels, height, width, out_channels, *grad.shape[2:], groups,
-        kernel, stride, padding, dilation,
+        kernel, stride, padding, dilation, frames,
     )  # fmt: skip
     kept = torch.empty(samples, groups, geometry.lines, compiled.padded(out_channels))
-    sums = torch.empty(grad.shape[:2])
+    sums = torch.empty(samples, grad.shape[1])
     norms = compiled.convolution(inputs, grad, geometry, kept, sums)
-    torch.testing.assert_close(sums, grad.sum((2, 3)), rtol=1e-4, atol=1e-4)
+    its_sums = grad.unflatten(0, (samples, frames)).sum((1, 3, 4))
+    torch.testing.assert_close(sums, its_sums, rtol=1e-4, atol=1e-4)
     assert torch.equal(norms, compiled.convolution(inputs, grad, geometry))
     torch.testing.assert_close(norms, expected.flatten(1).square().sum(1), rtol=1e-4, atol=1e-4)
     formed = kept[..., :out_channels].transpose(2, 3).reshape(expected.shape)

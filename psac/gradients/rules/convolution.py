@@ -144,15 +144,18 @@ class Patches:
 
     def _sizes(self) -> Sizes:
         groups, (c, *kernel) = self.settings.groups, self.shape[1:]
-        return Sizes(c, self.shape[0] // groups, math.prod(kernel), math.prod(self.grad.shape[2:]))
+        positions, frames = math.prod(self.grad.shape[2:]), len(self.grad) // self.num_samples
+        return Sizes(c, self.shape[0] // groups, math.prod(kernel), positions, frames)
 
     def is_plane(self) -> bool:
-        """Whether `Plane` serves.
+        """Whether `Plane` serves: one or two spatial dimensions, not transposed."""
+        return not self.settings.transposed and self.grad.dim() in (3, 4)
 
-        One or two spatial dimensions, not transposed, one frame a sample.
-        """
-        one_frame = self.layout == Layout(0) and self.grad.shape[0] == self.num_samples
-        return not self.settings.transposed and self.grad.dim() in (3, 4) and one_frame
+    def frames_of(self, tensor: Tensor) -> Tensor:
+        """[n x frames, ...], those of a sample together."""
+        if self.layout.inner is None:
+            return tensor
+        return self.layout.samples_first(tensor, self.num_samples).flatten(0, 1)
 
     def dense(self, samples: slice | Tensor = slice(None)) -> Tensor:
         if len(self.kept) == 1:

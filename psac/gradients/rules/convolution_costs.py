@@ -5,8 +5,8 @@ gradients pay for the sum besides: an ordinary weight gradient, or the compiled 
 gradients one by one, which is often faster. What is chosen depends on shapes only, so it is chosen
 once for each.
 
-Letters: p output position, q pixel, c input channel of a group, r output channel of a group,
-k kernel offset, l = c x k.
+Letters: p output position of a frame, q pixel, c input channel of a group, r output channel of a
+group, k kernel offset, l = c x k.
 """
 
 from __future__ import annotations
@@ -28,7 +28,13 @@ class Sizes(NamedTuple):
     c: int
     r: int
     k: int
-    p: int
+    p: int  # of a frame
+    frames: int = 1
+
+    @property
+    def all(self) -> int:
+        """Output positions of a sample."""
+        return self.p * self.frames
 
     @property
     def lines(self) -> int:
@@ -36,18 +42,18 @@ class Sizes(NamedTuple):
 
     @property
     def ordinary(self) -> float:
-        return self.p * self.lines * self.r / 160
+        return self.all * self.lines * self.r / 160
 
     @property
     def weight_gradient(self) -> float:
         """The ordinary one of a whole batch: few input channels leave it waiting."""
-        return self.p * self.lines * self.r / 165 * max(1, 0.75 + 30 / self.c)
+        return self.all * self.lines * self.r / 165 * max(1, 0.75 + 30 / self.c)
 
     def direct(self, lanes: int) -> float:
         """By the compiled loop."""
         padded = -(-self.r // lanes) * lanes
         rate = 165 if padded > lanes else 100
-        return self.p * padded / 6 + (self.p + 13) * self.lines * padded / rate
+        return self.all * padded / 6 + (self.all + 13) * self.lines * padded / rate
 
 
 def sums_directly(sizes: Sizes, lanes: int) -> bool:
@@ -63,14 +69,15 @@ def cheapest(
 
     `plane` where `Plane` serves, and the lanes of compiled loops where those do.
     """
-    c, r, _, p = sizes
+    c, r, _, p, frames = sizes
     # a grouped convolution is fast for large images of several channels
     grouped = sizes.ordinary * max(1.5, 800 / p) * (1 + 3 / c)
-    keeping = {"grouped": grouped + sizes.lines * r / 3}
-    forming = {"formed in slices": grouped + sizes.lines * r / 4}
+    keeping = {"grouped": grouped + frames * sizes.lines * r / 3}
+    forming = {"formed in slices": grouped + frames * sizes.lines * r / 4}
     summing = sizes.weight_gradient
     if plane is not None:
-        _add_products(sizes, plane, forming, keeping)
+        if frames == 1:
+            _add_products(sizes, plane, forming, keeping)
         if compiled_lanes is not None:
             _add_compiled(sizes, plane, compiled_lanes, forming, keeping)
             summing = min(summing, sizes.direct(compiled_lanes))
@@ -83,7 +90,7 @@ def _add_products(
     sizes: Sizes, plane: Geometry, forming: dict[str, float], keeping: dict[str, float]
 ) -> None:
     """By torch operations."""
-    (c, r, k, p), l = sizes, sizes.lines
+    (c, r, k, p, _), l = sizes, sizes.lines
     forming["gram of patches"] = p * p * (l + r) / 100 + p * l / 3
     keeping["unfolded products"] = p * l / 2 + p * l * r / 130 + l * r / 5
     if plane.shifts_line_up():
@@ -98,10 +105,10 @@ def _add_products(
 def _add_compiled(
     sizes: Sizes, plane: Geometry, lanes: int, forming: dict[str, float], keeping: dict[str, float]
 ) -> None:
-    (c, r, k, p), l = sizes, sizes.lines
+    (c, r, k, p, frames), l = sizes, sizes.lines
     forming["direct norms"] = sizes.direct(lanes)
     keeping["direct products"] = sizes.direct(lanes) + l * (-(-r // lanes) * lanes) / 2.5
-    if plane.stride == (1, 1):
+    if plane.stride == (1, 1) and frames == 1:
         q = plane.height * plane.width
         products = (q * q * c + p * p * r) / 300 + k * p * p / 40
         copies = (max(q, PANEL) * c + max(p, PANEL) * r) / 9

@@ -1,5 +1,7 @@
 """Convolutions over one or two dimensions, as per-sample matrix products and Gram matrices.
 
+Where a sample has several frames, only the direct ways serve, which are compiled.
+
 Letters: n sample, h group, p output position, q padded pixel, c input channel of a group, r output
 channel of a group, l = c x kernel.
 """
@@ -28,9 +30,10 @@ class Plane:
 
     def __init__(self, patches: Patches):
         flat = patches.grad.dim() == 3
-        settings = patches.settings
-        self.inputs = patches.inputs.unsqueeze(2) if flat else patches.inputs
-        self.grad = patches.grad.unsqueeze(2) if flat else patches.grad
+        settings, self.num_samples = patches.settings, patches.num_samples
+        inputs, grad = patches.frames_of(patches.inputs), patches.frames_of(patches.grad)
+        self.inputs = inputs.unsqueeze(2) if flat else inputs
+        self.grad = grad.unsqueeze(2) if flat else grad
         self.kernel = (1, *patches.shape[2:]) if flat else tuple(patches.shape[2:])
         self.stride = (1, *settings.stride) if flat else tuple(settings.stride)
         self.dilation = (1, *settings.dilation) if flat else tuple(settings.dilation)
@@ -49,6 +52,7 @@ class Plane:
             stride=self.stride,
             padding=self.padding,
             dilation=self.dilation,
+            frames=len(grad) // patches.num_samples,
         )
 
     def padded(self, samples: slice = slice(None), extra_rows: int = 0) -> Tensor:
@@ -87,11 +91,12 @@ class Plane:
     def room_for_products(self) -> Tensor:
         """[n, h, l, r up to a multiple of the lanes]"""
         lanes = self._compiled().padded(self.geometry.out_channels)
-        return self.inputs.new_empty(len(self.inputs), self.groups, self.geometry.lines, lanes)
+        return self.inputs.new_empty(self.num_samples, self.groups, self.geometry.lines, lanes)
 
     def direct(self, bias: Bias | None, products: Tensor | None) -> Tensor:
         """Norms; `products` takes the gradients, and the bias its own."""
-        sums = None if bias is None else self.grad.new_empty(self.grad.shape[:2])
+        shape = (self.num_samples, self.grad.shape[1])
+        sums = None if bias is None else self.grad.new_empty(shape)
         norms = self._compiled().convolution(self.inputs, self.grad, self.geometry, products, sums)
         if bias is not None and sums is not None:
             bias.values = sums
