@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from psac import models, sampling
+from psac.models.copies import with_copies
 from psac.private import Private, make_private
 from psac.training.optimization import optimizer_for, set_learning_rate
 from psac.training.recipe import Recipe
@@ -45,6 +46,7 @@ def model_of(recipe: Recipe, splits: Splits) -> nn.Module:
             classes=len(splits.classes),
             **recipe.model_settings,
         )
+    model = with_copies(model, copies=recipe.copies, shift=recipe.shift)
     return model.to(splits.training.labels.device)
 
 
@@ -66,13 +68,6 @@ def seed_of_training(recipe: Recipe) -> int | None:
         return None
     text = f"psac training {recipe.seed}".encode()
     return int.from_bytes(hashlib.blake2b(text, digest_size=7).digest(), "big")
-
-
-def in_copies(recipe: Recipe, network: nn.Module) -> nn.Module:
-    """What is trained: the network, or the network on copies of each picture."""
-    if recipe.copies == 1:
-        return network
-    return models.ShiftedCopies(network, copies=recipe.copies, shift=recipe.shift)
 
 
 def private_of(recipe: Recipe, splits: Splits, model: nn.Module) -> Private:

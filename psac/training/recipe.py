@@ -77,7 +77,8 @@ class Recipe:
     own defaults; for adaptive_psac `scale` is the initial one).  The noise is calibrated to
     `epsilon`, or given as `noise_multiplier`; `delta` None is 1 / (10 * records).
     Pictures can be seen in several `copies`, the first as it is, the others moved by up to `shift`
-    pixels; a sample's gradient is the mean over them (`psac.models.ShiftedCopies`).
+    pixels; a sample's gradient is the mean over them, an answer that over five places of the
+    picture (`psac.models.ShiftedCopies`).
     `seed` None is secure; with a seed the run can be repeated and is NOT private.
     """
 

@@ -62,6 +62,8 @@ def write_model(
     how = {
         "model": recipe.model,
         "model_settings": recipe.model_settings,
+        "copies": recipe.copies,
+        "shift": recipe.shift,
         "input_shape": list(splits.input_shape),
         "classes": list(splits.classes),
         "several_labels": splits.training.labels.ndim == 2,

@@ -34,6 +34,7 @@ from psac import models
 from psac.accounting import Ledger
 from psac.checkpoint import write_atomically
 from psac.locking import Locked, locked
+from psac.models.copies import with_copies
 from psac.training import metrics
 from psac.training.recipe import Recipe
 
@@ -91,6 +92,7 @@ class Run:
             classes=len(how["classes"]),
             **how["model_settings"],
         )
+        model = with_copies(model, copies=how.get("copies", 1), shift=how.get("shift", 0))
         model.load_state_dict(load_file(self.model_path))
         return model.eval()
 

@@ -26,7 +26,6 @@ from psac.checkpoint import load_checkpoint, save_checkpoint
 from psac.training.assembly import (
     device_of,
     follow_schedule,
-    in_copies,
     model_of,
     private_of,
     seed_of_training,
@@ -86,7 +85,7 @@ class Trainer:
     def __init__(self, recipe: Recipe, run: Run, splits: Splits, observer: Observer) -> None:
         self.recipe, self.run, self.splits, self.observer = recipe, run, splits, observer
         self.model = model_of(recipe, splits)
-        self.private = private_of(recipe, splits, in_copies(recipe, self.model))
+        self.private = private_of(recipe, splits, self.model)
         self.log = MetricsLog(run.metrics_path)
         self.clock = Clock()
         self._evaluated: Evaluation | SeveralLabels | None = None  # the model as it is
@@ -147,7 +146,7 @@ class Trainer:
         )
         for inputs, labels in private.loader:
             step, scale = private.step, getattr(private.engine.clipping, "scale", None)
-            losses = losses_of(private.model(inputs), labels)
+            losses = losses_of(self.model(inputs), labels)
             private.backward(losses)
             if (step + 1) % self._logged_every == 0:
                 statistics.add(losses, private.engine.norms, private.engine.weights)

@@ -55,12 +55,14 @@ def test_the_first_copy_is_not_moved_and_the_others_are_moved_in_every_way():
     assert all(3 < count < 30 for count in ways.values())  # 13.3 on average
 
 
-def test_in_evaluation_it_is_the_network_alone():
+def test_in_evaluation_scores_are_the_mean_over_five_places():
     torch.manual_seed(0)
     inner, pictures = network(), torch.rand(3, 2, 5, 7)
-    model = ShiftedCopies(inner, copies=2, shift=1)
+    model = ShiftedCopies(inner, copies=2, shift=2)
     assert model(pictures).shape == (3, 2, 3)
-    assert torch.equal(model.eval()(pictures), inner(pictures))
+    places = [(0, 0), (2, 0), (-2, 0), (0, 2), (0, -2)]
+    each = [inner(torch.stack([window(one, *place) for one in pictures])) for place in places]
+    torch.testing.assert_close(model.eval()(pictures), sum(each) / 5)
 
 
 def test_a_record_with_copies_is_one_sample():
