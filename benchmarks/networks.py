@@ -15,7 +15,9 @@ from psac import models
 
 def paper_cnn() -> nn.Module:
     """The paper's MNIST network (Tramer and Boneh, arXiv 2011.11660): 26,010 parameters."""
-    return models.build("cnn", input_shape=(1, 28, 28), classes=10)
+    network = models.build("cnn", input_shape=(1, 28, 28), classes=10)
+    # Channels first, as a network has them unless one asks for another order.
+    return network.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
 
 
 def mlp() -> nn.Module:

@@ -101,10 +101,10 @@ class Geometry(NamedTuple):
         height, width = (-(-size // s) for size, s in zip(reach, self.stride, strict=True))
         return height, width
 
-    def flat(self) -> list[int]:
-        return [
-            *self[:7], *self.kernel, *self.stride, *self.padding, *self.dilation, self.frames
-        ]  # fmt: skip
+    def in_memory(self, inputs_last: bool = False, grads_last: bool = False) -> ctypes.Array:
+        """As the C code takes it; channels may stand last in memory."""
+        pairs = (*self.kernel, *self.stride, *self.padding, *self.dilation)
+        return (size * 18)(*self[:7], *pairs, self.frames, inputs_last, grads_last)
 
 
 class Loops:
@@ -152,6 +152,16 @@ class Loops:
         """How many output channels are kept: a multiple of the lanes, those beyond are zero."""
         return -(-out_channels // self.lanes) * self.lanes
 
+    def _as_they_lie(
+        self, inputs: Tensor, grad: Tensor, geometry: Geometry
+    ) -> tuple[Tensor, Tensor, ctypes.Array]:
+        """Inputs and gradients where they are, if their channels stand last, else in order."""
+        one, whole = geometry.groups == 1, geometry.out_channels % self.lanes == 0
+        inputs_last, grads_last = one and lies_last(inputs), one and whole and lies_last(grad)
+        inputs = inputs if inputs_last else inputs.contiguous()
+        grad = grad if grads_last else grad.contiguous()
+        return inputs, grad, geometry.in_memory(inputs_last, grads_last)
+
     def convolution(
         self,
         inputs: Tensor,
@@ -164,8 +174,9 @@ class Loops:
 
         `kept` [n, h, l, padded o] takes those; `sums` [n, h x o] the sums of `grad` over positions.
         """
-        inputs, grad, n = inputs.contiguous(), grad.contiguous(), len(inputs) // geometry.frames
-        squares, numbers = inputs.new_empty(n), (size * 16)(*geometry.flat())
+        inputs, grad, numbers = self._as_they_lie(inputs, grad, geometry)
+        n = len(inputs) // geometry.frames
+        squares = inputs.new_empty(n)
         self._run(
             "convolution", n, inputs.data_ptr(), grad.data_ptr(), address(kept),
             address(sums), squares.data_ptr(), None, ctypes.addressof(numbers), None, None, None,
@@ -180,9 +191,9 @@ class Loops:
 
         A few samples at a time, as many as there are whatever the threads, have a sum of their own.
         """
-        inputs, grad, n = inputs.contiguous(), grad.contiguous(), len(weights_n)
+        inputs, grad, numbers = self._as_they_lie(inputs, grad, geometry)
+        n, padded = len(weights_n), self.padded(geometry.out_channels)
         weights_n, chunk = weights_n.contiguous(), max(1, -(-n // CHUNKS))
-        padded, numbers = self.padded(geometry.out_channels), (size * 16)(*geometry.flat())
         sums = inputs.new_empty(-(-n // chunk), geometry.groups, geometry.lines, padded)
         self._run(
             "convolution", n, inputs.data_ptr(), grad.data_ptr(), sums.data_ptr(), None, None, None,
@@ -195,7 +206,7 @@ class Loops:
         """Squared norms [n] of weight gradients of stride one, and their diagonal part."""
         inputs, grad = inputs.contiguous(), grad.contiguous()
         squares, mass = inputs.new_empty(len(inputs)), inputs.new_empty(len(inputs))
-        numbers, guard = (size * 16)(*geometry.flat()), Guard(CANCELLATION, 0)
+        numbers, guard = geometry.in_memory(), Guard(CANCELLATION, 0)
         self._run(
             "pixels", len(inputs), inputs.data_ptr(), grad.data_ptr(), None, None,
             squares.data_ptr(), mass.data_ptr(), ctypes.addressof(numbers), ctypes.addressof(guard),
@@ -356,6 +367,12 @@ def address(tensor: Tensor | None) -> int | None:
     return None if tensor is None else tensor.data_ptr()
 
 
+def lies_last(tensor: Tensor) -> bool:
+    """Whether channels stand last in memory, and that is not the ordinary order."""
+    last = torch.channels_last
+    return not tensor.is_contiguous() and tensor.is_contiguous(memory_format=last)
+
+
 def with_rows(values: Tensor) -> Tensor:
     """Each row in one piece, wherever it lies."""
     return values if values.stride(-1) == 1 else values.contiguous()
@@ -414,6 +431,7 @@ def _agree(found: Loops) -> bool:
         "formed": formed,
         "sum of formed": (formed * weights.view(2, 1, 1)).sum(0),
         "norms of two frames": square_sum(formed.sum(0, keepdim=True)),
+        "norms of what lies otherwise": square_sum(formed),
         "pixels": square_sum(torch.matmul(all_patches, beside.flatten(2).transpose(1, 2))),
         "gram": square_sum(torch.matmul(left.transpose(1, 2), right)),
         "gram of known products": square_sum(torch.matmul(left.transpose(1, 2), left)),
@@ -436,6 +454,10 @@ def _agree(found: Loops) -> bool:
         "formed": kept[:, 0, :, :4],
         "sum of formed": found.convolution_sum(inputs, grad, geometry, weights)[0, :, :4],
         "norms of two frames": found.convolution(inputs, grad, geometry._replace(frames=2)),
+        "norms of what lies otherwise": found.convolution(
+            *(side.contiguous(memory_format=torch.channels_last) for side in (inputs, grad)),
+            geometry,
+        ),
         "pixels": found.pixels(inputs, beside, in_steps_of_one)[0],
         "gram": found.gram(left, right, known, False, sums, of_sums)[0],
         "gram of known products": found.gram(left, left, known, True)[0],

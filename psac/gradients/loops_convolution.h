@@ -9,10 +9,11 @@ typedef struct {
     int64_t channels, height, width, out_channels, out_height, out_width, groups;
     int64_t kernel_height, kernel_width, stride_height, stride_width, pad_height, pad_width;
     int64_t dilation_height, dilation_width, frames;
+    int64_t inputs_last, grads_last; /* whether channels stand last in memory, for one group */
 } Geometry;
 
 typedef struct {
-    int64_t row, frame; /* from one row of outputs, and from one frame, to the next in x */
+    int64_t column, row, frame; /* from one output to the next in x, one row, one frame */
 } Steps;
 
 /* With a weight, the tile times it is added to `out`; without, `out` takes the tile, if it is not
@@ -23,7 +24,7 @@ INLINE doubles lines(const float *x, const Geometry *s, const Steps *step, const
     vec sums[LINES][2], squares[4] = {{0}}; /* four, for one would wait for itself */
     for (int k = 0; k < count; k++)
         for (int v = 0; v < vectors; v++) sums[k][v] = (vec){0};
-    int64_t column = s->stride_width;
+    int64_t column = step->column;
     for (int64_t f = 0; f < s->frames; f++, x += step->frame)
         for (int64_t i = 0; i < s->out_height; i++) {
             const float *at = x + i * step->row;
@@ -101,10 +102,11 @@ static void transpose(const float *g, int64_t channels, int64_t positions, float
 
 static void pad(const float *x, const Geometry *s, int64_t height, int64_t width, float *out) {
     memset(out, 0, sizeof(float) * s->channels * height * width);
-    for (int64_t c = 0; c < s->channels; c++)
+    int64_t planes = s->inputs_last ? 1 : s->channels, pixel = s->inputs_last ? s->channels : 1;
+    for (int64_t c = 0; c < planes; c++)
         for (int64_t y = 0; y < s->height; y++)
-            memcpy(out + (c * height + y + s->pad_height) * width + s->pad_width,
-                   x + (c * s->height + y) * s->width, sizeof(float) * s->width);
+            memcpy(out + ((c * height + y + s->pad_height) * width + s->pad_width) * pixel,
+                   x + (c * s->height + y) * s->width * pixel, sizeof(float) * s->width * pixel);
 }
 
 static double weight_gradient(const float *x, const Geometry *s, const Steps *step,
@@ -126,7 +128,7 @@ static double weight_gradient(const float *x, const Geometry *s, const Steps *st
 }
 
 /* inputs [n, frames, groups, channels, height, width], grads [n, frames, groups, out_channels, out
- * positions];
+ * positions], or with channels last; grads only where out_channels is a multiple of W;
  * kept [n, groups, l, out_channels up to a multiple of W] or null; sums of grads over positions
  * [n, groups, out_channels] or null.  With weights [n], kept is [n / chunk, ...] and takes the
  * weighted sums of so many samples, and squares are not asked for. */
@@ -160,14 +162,16 @@ void psac_convolution(const void *given, void *memory, int64_t first, int64_t la
     const Convolution *its = given;
     const Geometry *s = its->geometry;
     int64_t positions = s->out_height * s->out_width, g_width = (s->out_channels + W - 1) / W * W;
-    float *g = memory; /* first, so that it begins with a line of the cache */
-    int64_t *offsets = (int64_t *)(g + s->frames * positions * g_width);
+    float *turned = memory; /* first, so that it begins with a line of the cache */
+    int64_t *offsets = (int64_t *)(turned + s->frames * positions * g_width);
     int64_t height = s->height + 2 * s->pad_height, width = s->width + 2 * s->pad_width, l = 0;
+    int64_t pixel = s->inputs_last ? s->channels : 1;
+    int64_t plane = s->inputs_last ? 1 : height * width;
     for (int64_t c = 0; c < s->channels; c++)
         for (int64_t i = 0; i < s->kernel_height; i++)
             for (int64_t j = 0; j < s->kernel_width; j++)
                 offsets[l++] =
-                    (c * height + i * s->dilation_height) * width + j * s->dilation_width;
+                    c * plane + (i * s->dilation_height * width + j * s->dilation_width) * pixel;
     memset(offsets + l, 0, sizeof(int64_t) * LINES);
     float *padded = (float *)(offsets + l + LINES);
     int64_t size = s->groups * l * g_width; /* of a sample's gradient */
@@ -179,10 +183,13 @@ void psac_convolution(const void *given, void *memory, int64_t first, int64_t la
         for (int64_t h = 0; h < s->groups; h++) {
             int64_t at = n * s->frames * s->groups + h, image = s->channels * s->height * s->width;
             const float *x = its->inputs + at * image;
-            Steps step = {width * s->stride_height, s->groups * image};
-            for (int64_t f = 0; f < s->frames; f++)
-                transpose(its->grads + (at + f * s->groups) * s->out_channels * positions,
-                          s->out_channels, positions, g + f * positions * g_width, g_width);
+            Steps step = {s->stride_width * pixel, s->stride_height * width * pixel,
+                          s->groups * image};
+            const float *g = its->grads + at * s->out_channels * positions;
+            for (int64_t f = 0; f < s->frames && !s->grads_last; f++)
+                transpose(g + f * s->groups * s->out_channels * positions, s->out_channels,
+                          positions, turned + f * positions * g_width, g_width);
+            if (!s->grads_last) g = turned;
             if (its->sums)
                 add_positions(g, s->frames * positions, g_width, s->out_channels,
                               its->sums + (n * s->groups + h) * s->out_channels);

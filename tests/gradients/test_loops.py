@@ -67,6 +67,10 @@ def test_convolutions_equal_the_ordinary_weight_gradient_of_each_sample(
     total = compiled.convolution_sum(inputs, grad, geometry, weights)
     weighted = (kept * weights.view(samples, 1, 1, 1)).sum(0)
     torch.testing.assert_close(total, weighted, rtol=1e-4, atol=1e-4)
+    last = [side.contiguous(memory_format=torch.channels_last) for side in (inputs, grad)]
+    for one, other in ((last[0], grad), (inputs, last[1]), last):  # as they lie, and as they come
+        assert torch.equal(compiled.convolution(one, other, geometry), norms)
+        assert torch.equal(compiled.convolution_sum(one, other, geometry, weights), total)
 
 
 @needs_a_compiler
