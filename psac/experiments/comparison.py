@@ -11,12 +11,14 @@ from typing import Any
 from psac.clipping import AdaptivePSAC
 from psac.experiments.evidence import Evidence, paper_p
 from psac.experiments.rows import COLUMNS, OF_THE_PAPER, OURS, TABLE2, Row
+from psac.experiments.table import percent, quoted_percent
 
 HEAD = """## Table 2. Image classification
 
 Test accuracy in percent, mean ± standard deviation between seeds. *Difference* is ours less the paper's. The last two columns
 are p-values of Welch's test of each rule against DP-PSAC, in the paper's own numbers (five runs) and in ours. Learning rates,
-intervals and every run are in `results/table2/`.
+intervals and every run are in `results/table2/`. In parentheses: the paper's number for the same task and budget, beside
+a recipe of our own.
 
 | task | rule | paper | ours | seeds | difference | p in the paper | p here |
 |---|---|---:|---:|---:|---:|---:|---:|
@@ -76,12 +78,13 @@ def _about_learned_scales(evidence: Evidence) -> list[str]:
 
 def _line(title: str, rule: str, entry: dict[str, Any], row: Row | None) -> str:
     paper, mean, test = entry["paper"], entry["mean"], entry["test"]
-    quoted = row is not None and rule != OURS and {rule, OURS} <= row.paper.keys()
+    own = row is not None and row.own_recipe
+    quoted = row is not None and rule != OURS and {rule, OURS} <= row.paper.keys() and not own
     cells = [
         title if rule == next(iter(COLUMNS)) else "",
         COLUMNS[rule].title,
-        _percent(paper) if paper else "",
-        _percent(entry) if mean is not None else _absent(row),
+        quoted_percent(paper, own) if paper else "",
+        percent(entry) if mean is not None else _absent(row),
         str(len(entry["accuracies"]) or ""),
         f"{mean - paper['mean']:+.2f}" if paper and mean is not None else "",
         f"{paper_p(row.paper[rule], row.paper[OURS]):.2g}" if row and quoted else "",
@@ -92,8 +95,3 @@ def _line(title: str, rule: str, entry: dict[str, Any], row: Row | None) -> str:
 
 def _absent(row: Row | None) -> str:
     return "not yet" if row and row.settings else "not run here"
-
-
-def _percent(value: dict[str, Any]) -> str:
-    spread = "" if value["deviation"] is None else f" ± {value['deviation']:.2f}"
-    return f"{value['mean']:.2f}{spread}"

@@ -97,7 +97,8 @@ TITLE = """## Table 2: image classification
 
 Test accuracy in percent after the last epoch, mean ± standard deviation between seeds. The best one
 is bold. Poisson sampling, add or remove one record, PLD accountant. The runs are seeded, to be
-repeated: on these public data nobody's privacy is at stake. Written by `psac paper table2`.
+repeated: on these public data nobody's privacy is at stake. In parentheses: the paper's number for
+the same task and budget, beside a recipe of our own. Written by `psac paper table2`.
 
 """
 HEAD = ("rule", "paper", "ours", "seeds", "learning rate", "minus DP-PSAC", "p (Welch)")
@@ -122,7 +123,7 @@ def _block(row: Row, found: list[Entry]) -> str:
         *([f"{row.note[0].upper()}{row.note[1:]}.", ""] if row.note else []),
         _line(HEAD),
         _line(["---"] + ["---:"] * (len(HEAD) - 1)),
-        *(_line(_cells(entry, found)) for entry in found),
+        *(_line(_cells(entry, found, row.own_recipe)) for entry in found),
         "",
         *_constant(found),
         *_scales(found),
@@ -148,13 +149,13 @@ def _scales(found: list[Entry]) -> list[str]:
     ]
 
 
-def _cells(entry: Entry, found: list[Entry]) -> list[str]:
+def _cells(entry: Entry, found: list[Entry], own_recipe: bool) -> list[str]:
     best = max((other["mean"] for other in found if other["mean"] is not None), default=None)
-    ours, paper, test = _percent(entry), entry["paper"], entry["test"]
+    ours, paper, test = percent(entry), entry["paper"], entry["test"]
     rate = entry["learning_rate"]
     return [
         COLUMNS[entry["rule"]].title,
-        "" if paper is None else _percent(paper),
+        "" if paper is None else quoted_percent(paper, own_recipe),
         f"**{ours}**" if entry["mean"] is not None and entry["mean"] == best else ours,
         f"{len(entry['accuracies'])} of {entry['wanted']}",
         "" if rate is None else f"{rate:g}",
@@ -169,11 +170,17 @@ def _chance(p: float) -> str:
     return "below 0.001" if p < 0.001 else f"{p:.3f}"
 
 
-def _percent(value: Mapping[str, Any]) -> str:
+def percent(value: Mapping[str, Any]) -> str:
+    """Mean and deviation."""
     if value["mean"] is None:
         return "not yet"
     spread = "" if value["deviation"] is None else f" ± {value['deviation']:.2f}"
     return f"{value['mean']:.2f}{spread}"
+
+
+def quoted_percent(paper: Mapping[str, Any], own_recipe: bool) -> str:
+    """A number of the paper; in parentheses beside a recipe that is not the paper's."""
+    return f"({percent(paper)})" if own_recipe else percent(paper)
 
 
 def _tuning(row: Row, found: list[Entry]) -> list[str]:

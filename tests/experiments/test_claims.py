@@ -107,6 +107,16 @@ def test_rows_that_were_not_run_leave_a_caveat():
     assert "not yet: MNIST, CIFAR10; not run here: Imagenette," in judgement.reasons
 
 
+def test_no_claim_is_judged_by_a_recipe_of_our_own():
+    entries = table(90.5, 90.0, 0.01)
+    for entry in entries:
+        if TABLE2[entry["row"]].own_recipe and entry["rule"] == "psac":
+            entry["mean"], entry["deviation"] = 80.0, 9.0
+    judgements = (judging.better_accuracy, judging.any_network, judging.lower_variance)
+    verdicts = [judge(evidence_of(entries)).verdict for judge in judgements]
+    assert verdicts == [CONFIRMED, CAVEAT, CAVEAT]
+
+
 def test_what_stands_in_for_a_row_counts_for_its_network():
     entries = table(90.5, 90.0, 0.01)
     stand_in = [entry for entry in entries if entry["row"] == "cifar10-resnet9"]

@@ -140,6 +140,15 @@ def test_the_table_agrees_with_its_result_files(tmp_path):
     assert "not yet" in next(x for x in text.splitlines() if x.startswith("| AdaptivePSAC"))
 
 
+def test_beside_a_recipe_of_our_own_the_paper_is_quoted_in_parentheses(tmp_path):
+    for own, quoted in (
+        (False, "| DP-PSAC | 92.00 ± 1.00 |"),
+        (True, "| DP-PSAC | (92.00 ± 1.00)"),
+    ):
+        text = table.markdown([row(tmp_path, own_recipe=own)], table.entries([study(tmp_path)]))
+        assert quoted in text
+
+
 def test_the_table_says_what_became_of_a_learned_scale_and_what_constant_answers_give(tmp_path):
     found = study(tmp_path, seeds=(0, 1, 2))
     tuned(found, best=5.0)
