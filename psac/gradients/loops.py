@@ -404,6 +404,9 @@ def _agree(found: Loops) -> bool:
     def random(*shape: int) -> Tensor:
         return torch.randn(shape, generator=generator, dtype=torch.float32)
 
+    def last(images: Tensor) -> Tensor:
+        return images.contiguous(memory_format=torch.channels_last)
+
     left, right, mean, rstd = random(3, 9, 32), random(3, 9, 37), random(3, 9), random(3, 9)
     inputs, grad = random(2, 4, 9, 7), random(2, 4, 4, 7)
     geometry = Geometry(4, 9, 7, 4, 4, 7, 1, (3, 2), (2, 1), (0, 1), (1, 2))
@@ -454,10 +457,7 @@ def _agree(found: Loops) -> bool:
         "formed": kept[:, 0, :, :4],
         "sum of formed": found.convolution_sum(inputs, grad, geometry, weights)[0, :, :4],
         "norms of two frames": found.convolution(inputs, grad, geometry._replace(frames=2)),
-        "norms of what lies otherwise": found.convolution(
-            *(side.contiguous(memory_format=torch.channels_last) for side in (inputs, grad)),
-            geometry,
-        ),
+        "norms of what lies otherwise": found.convolution(last(inputs), last(grad), geometry),
         "pixels": found.pixels(inputs, beside, in_steps_of_one)[0],
         "gram": found.gram(left, right, known, False, sums, of_sums)[0],
         "gram of known products": found.gram(left, left, known, True)[0],
