@@ -413,6 +413,7 @@ def _agree(found: Loops) -> bool:
     patches = F.unfold(inputs, (3, 2), dilation=(1, 2), padding=(0, 1), stride=(2, 1))
     formed = torch.matmul(patches, grad.flatten(2).transpose(1, 2))
     beside = random(2, 4, 7, 7)  # a gradient where the stride is one
+    broad, of_broad = random(2, found.lanes, 4, 7), geometry._replace(out_channels=found.lanes)
     in_steps_of_one = geometry._replace(out_height=7, stride=(1, 1))
     all_patches = F.unfold(inputs, (3, 2), dilation=(1, 2), padding=(0, 1))
     kept, weights = random(2, 1, geometry.lines, found.padded(4)), random(2)
@@ -434,7 +435,7 @@ def _agree(found: Loops) -> bool:
         "formed": formed,
         "sum of formed": (formed * weights.view(2, 1, 1)).sum(0),
         "norms of two frames": square_sum(formed.sum(0, keepdim=True)),
-        "norms of what lies otherwise": square_sum(formed),
+        "channels last": square_sum(torch.matmul(patches, broad.flatten(2).transpose(1, 2))),
         "pixels": square_sum(torch.matmul(all_patches, beside.flatten(2).transpose(1, 2))),
         "gram": square_sum(torch.matmul(left.transpose(1, 2), right)),
         "gram of known products": square_sum(torch.matmul(left.transpose(1, 2), left)),
@@ -457,7 +458,7 @@ def _agree(found: Loops) -> bool:
         "formed": kept[:, 0, :, :4],
         "sum of formed": found.convolution_sum(inputs, grad, geometry, weights)[0, :, :4],
         "norms of two frames": found.convolution(inputs, grad, geometry._replace(frames=2)),
-        "norms of what lies otherwise": found.convolution(last(inputs), last(grad), geometry),
+        "channels last": found.convolution(last(inputs), last(broad), of_broad),
         "pixels": found.pixels(inputs, beside, in_steps_of_one)[0],
         "gram": found.gram(left, right, known, False, sums, of_sums)[0],
         "gram of known products": found.gram(left, left, known, True)[0],
