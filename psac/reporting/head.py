@@ -36,10 +36,12 @@ def head(run: Run, meaning: Meaning | None, *, publish: bool) -> Html:
 
 def _facts(run: Run) -> str:
     recipe, rule = run.recipe, rules.rule_of(run)
+    copies = f", each seen as {recipe['copies']}" if recipe.get("copies", 1) != 1 else ""
     parts = [
-        f"{numerals.count(run.start['num_records'])} records" if "num_records" in run.start else "",
+        f"{numerals.count(run.start['num_records'])} records{copies}"
+        if "num_records" in run.start
+        else "",
         f"{recipe['epochs']:g} epochs" if isinstance(recipe.get("epochs"), int | float) else "",
-        f"each seen as {recipe['copies']}" if recipe.get("copies", 1) != 1 else "",
         type(rule).__name__ if rule is not None else str(recipe.get("rule", "")),
         f"{recipe['optimizer']}, learning rate {recipe.get('learning_rate')}"
         if "optimizer" in recipe
