@@ -12,17 +12,21 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markdown import Markdown
 
-from psac.cli.console import console
+from psac.cli.console import as_typed, console
+from psac.cli.mistakes import typed
 
 if TYPE_CHECKING:
     from psac.experiments.exhibit import Exhibit
 
-Results = Annotated[Path, typer.Option(help="Where data, pictures and captions go.")]
+Results = Annotated[
+    Path, typer.Option(help="The folder of all results: paper/, theory/ and table2/ are in it.")
+]
+RESULTS = Path("results")
 TITLES = {
     "fig1": "Cosine of sample gradients to the batch mean, by norm: MNIST. Minutes.",
     "fig2": "The weights of DP-PSAC and Auto-S. Seconds.",
-    "fig3": "Cosine of the weighted to the true batch mean, ten runs. A quarter of an hour.",
-    "fig4": "Accuracy over rule setting and learning rate, 75 runs. A quarter of an hour.",
+    "fig3": "Cosine of the weighted to the true batch mean, 15 runs. A quarter of an hour.",
+    "fig4": "Accuracy over rule setting and learning rate, 225 runs. Half an hour.",
     "fig5": "The lazy region. Seconds.",
     "fig6": "As fig1, on Fashion-MNIST and features of CIFAR-10. Minutes.",
 }
@@ -31,17 +35,17 @@ TITLES = {
 def figure(name: str) -> Callable[..., None]:
     """The command of one figure."""
 
-    def command(results: Results = Path("results/paper")) -> None:
+    def command(results: Results = RESULTS) -> None:
         from psac.experiments.figures import FIGURES
 
-        shown([FIGURES[name]], results)
+        shown([FIGURES[name]], results / "paper")
 
     command.__doc__ = TITLES[name]
     return command
 
 
 def everything(
-    results: Results = Path("results"),
+    results: Results = RESULTS,
     docs: Annotated[Path, typer.Option(help="Where the page goes.")] = Path("docs"),
 ) -> None:
     """All figures, the plots of the theory and the page; table2, which takes hours, is apart."""
@@ -53,13 +57,19 @@ def everything(
 
 
 def page(
-    results: Results = Path("results"),
+    results: Results = RESULTS,
     docs: Annotated[Path, typer.Option(help="Where the page goes.")] = Path("docs"),
 ) -> None:
     """Our results beside the paper's, claim by claim, from the result files alone."""
     from psac.experiments.page import write_page
 
-    console.print(f"The page: [bold]{write_page(results, docs)}[/]")
+    with typed():
+        if not any((results / part).is_dir() for part in ("paper", "theory", "table2")):
+            raise ValueError(
+                f"{results} has no results: give the folder that paper/, theory/ or table2/ is in, "
+                "or make some by `psac paper fig2`."
+            )
+    console.print(f"The page: [bold]{as_typed(write_page(results, docs))}[/]")
 
 
 def shown(exhibits: Iterable[Exhibit], results: Path) -> None:

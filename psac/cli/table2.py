@@ -11,6 +11,7 @@ from psac.cli.console import as_typed, console
 from psac.cli.crowd import trained
 from psac.cli.mistakes import typed
 from psac.cli.options import Processes
+from psac.cli.paper import RESULTS, Results
 
 if TYPE_CHECKING:
     from psac.experiments.table2 import Study
@@ -18,12 +19,14 @@ if TYPE_CHECKING:
 
 def table2(
     rows: Annotated[
-        list[str] | None, typer.Option("--row", help="Only this row; may be repeated.")
+        list[str] | None,
+        typer.Option("--row", help="Only this row; may be repeated. Some need data of yours."),
     ] = None,
-    results: Annotated[Path, typer.Option(help="Where result files and table go.")] = Path(
-        "results/table2"
-    ),
+    results: Results = RESULTS,
     runs: Annotated[Path, typer.Option(help="Where the runs go.")] = Path("runs/table2"),
+    data_root: Annotated[
+        Path | None, typer.Option(help="Where the files of the row's data are, such as CelebA's.")
+    ] = None,
     processes: Processes = 2,
     write_only: Annotated[
         bool, typer.Option("--write-only", help="Train nothing: write the table anew.")
@@ -32,25 +35,29 @@ def table2(
     """Table 2 of the paper: DP-SGD, Auto-S, DP-PSAC, AdaptivePSAC; takes hours, may be stopped."""
     from psac.experiments.table import write_table
     from psac.experiments.table2 import studies
+    from psac.training.splits import load_splits
 
-    table, failed = studies(results, runs), False
+    folder = results / "table2"
+    table, failed = studies(folder, runs), False
     with typed():
-        chosen = _chosen(table, rows)
+        chosen = [study.on(data_root) for study in _chosen(table, rows)]
     for study in chosen if not write_only else []:
+        if not study.row.run_here:
+            load_splits(study.tuning("psac")[0])  # says once, not in each run, what is missing
         for stage, jobs in study.stages():
             title = f"{study.row.title}, {stage}"
             done = trained(jobs, title=title, processes=processes, train=study.train)
             failed = failed or not done
-            write_table(table, results)
-    console.print(f"The table: [bold]{as_typed(write_table(table, results))}[/]", soft_wrap=True)
+            write_table(table, folder)
+    console.print(f"The table: [bold]{as_typed(write_table(table, folder))}[/]", soft_wrap=True)
     if failed:
         raise typer.Exit(1)
 
 
 def _chosen(table: list[Study], names: list[str] | None) -> list[Study]:
-    known = {study.row.name: study for study in table if study.row.settings}
+    """The rows of these names; without names, those whose data anybody can have."""
+    known = {study.row.name: study for study in table}
     for name in names or []:
         if name not in known:
-            why = "".join(f": {study.row.note}" for study in table if study.row.name == name)
-            raise ValueError(f"row '{name}' cannot be run{why}. Rows: {', '.join(known)}.")
-    return [known[name] for name in names or known]
+            raise ValueError(f"row '{name}' is unknown. Rows: {', '.join(known)}.")
+    return [known[name] for name in names or known if names or known[name].row.run_here]

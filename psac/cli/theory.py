@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from psac.cli.paper import Results, shown
+from psac.cli.paper import RESULTS, Results, shown
 
 
-def theory(results: Results = Path("results/theory")) -> None:
+def theory(results: Results = RESULTS) -> None:
     """Weights, what does not vanish in the bounds (Table 1), and bounds beside the truth."""
     from psac.experiments.figures import THEORY
 
-    shown(THEORY.values(), results)
+    shown(THEORY.values(), results / "theory")

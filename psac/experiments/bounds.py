@@ -78,7 +78,8 @@ def caption(data: Data) -> str:
     return (
         "What is left of the bound on the gradient for any number of steps, over r, by the proof "
         "of the paper's Theorem 2 for both rules. Dotted: tau0 / (1 - tau1), what the simple "
-        "bound leaves for any rule and any r; below it, it is what counts.\n\n"
+        "bound leaves for any rule and any r. Both bounds hold, so that where a curve is above the "
+        "dotted line, the line is the better one.\n\n"
         "**Beside the paper.** " + verdict(data)
     )
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from psac.experiments import judging
 from psac.experiments.evidence import Evidence
+from psac.experiments.figures import EXHIBITS
 from psac.experiments.judging import CAVEAT, CONFIRMED, NOT_TESTABLE, NOT_YET, Judgement
 
 
@@ -26,7 +27,8 @@ class Claim:
     def judged(self, evidence: Evidence) -> Judgement:
         missing = [name for name in self.needs if name not in evidence.exhibits]
         if missing:
-            return Judgement(NOT_YET, f"Needs {', '.join(missing)}: `psac paper {missing[0]}`.")
+            command = EXHIBITS[missing[0]].command
+            return Judgement(NOT_YET, f"Needs {', '.join(missing)}: `{command}`.")
         return self.judge(evidence)
 
 
@@ -63,7 +65,7 @@ CLAIMS = [
         says="With Auto-S/NSGD, updates stay as large as at the beginning when most gradients tend "
         "to zero.",
         place="Motivation",
-        needs=("fig2",),
+        needs=("fig1", "fig6"),
         judge=judging.small_updates,
     ),
     Claim(
@@ -105,8 +107,9 @@ CLAIMS = [
         place="Table 1, Remark 1",
         judge=fixed(
             CAVEAT,
-            "True of DP-PSAC's proof. The same proof serves Auto-S without either assumption "
-            "(`psac.theory.auto_s`, with a property test): it is no difference between the rules.",
+            "True of DP-PSAC's proof. The same proof serves Auto-S without either assumption: "
+            "Lemmas 2 to 5 with its constants are in `psac.theory.auto_s`, each with a property "
+            "test. It is no difference between the rules.",
         ),
     ),
     Claim(

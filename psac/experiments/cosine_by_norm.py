@@ -32,6 +32,9 @@ DECILES = 10
 COSINES = {"all": "to the mean of the batch", "others": "to the mean of the others"}
 STYLES = {"all": "psac", "others": "auto_s"}
 NEAR = 0.1
+NOTES = {
+    "cifar10-features": "The features are those of EfficientNet-Lite0; the paper's, of SimCLRv2"
+}
 FEWEST = 20  # samples in a bin that is drawn
 
 
@@ -130,9 +133,16 @@ def _bin(k: int, summed: list[list[float]]) -> Data:
 
 
 def rows(data: Data) -> list[Data]:
-    return [
-        {"task": name, **found} for name, curve in data["curves"].items() for found in curve["bins"]
-    ]
+    """By norm, then by decile, whose numbers of samples are equal."""
+    found = []
+    for name, curve in data["curves"].items():
+        for b in curve["bins"]:
+            rest = {key: value for key, value in b.items() if key != "norm"}
+            found.append({"task": name, "by": "norm", "place": b["norm"], **rest})
+        for k in range(DECILES):
+            means = {kind: curve["deciles"][kind][k] for kind in COSINES}
+            found.append({"task": name, "by": "decile", "place": k + 1, **means})
+    return found
 
 
 def draw(data: Data, theme: Theme) -> Figure:
@@ -151,10 +161,12 @@ def _by_norm(axes: Axes, theme: Theme, curve: Data) -> None:
     axes.fill_between(norms, low, high, color=theme.colours["psac"], alpha=0.16, linewidth=0)
     for name, rule in STYLES.items():
         style = line(theme, rule)
-        axes.plot(norms, [b[name] for b in bins], **style, marker="o", markersize=3)
+        heights = [b[name] for b in bins]
+        axes.plot(norms, heights, **style, marker="o", markersize=3, label=COSINES[name])
     axes.axhline(0, color=theme.quiet, linewidth=1)
     axes.set(xscale="log")
-    label(axes, theme, curve["title"], "norm of the sample's gradient", "cosine to the batch mean")
+    label(axes, theme, curve["title"], "norm of the sample's gradient", "cosine")
+    legend(axes, theme, loc="upper left")
 
 
 def _by_decile(axes: Axes, theme: Theme, curve: Data) -> None:
@@ -176,8 +188,10 @@ def caption(data: Data) -> str:
             "DP-SGD trains: by norm (the band is one standard deviation of samples; bins of fewer "
             f"than {FEWEST} samples are left out) and by decile of the norm within each batch. A "
             "sample is part of the mean that it is compared with, the more so the larger it is; "
-            "the second curve leaves it out.",
+            "the second curve leaves it out. Schedules are shorter than the paper's, which have 40 "
+            "epochs, and 50 on features of CIFAR-10.",
             *(_said(curve) for curve in data["curves"].values()),
+            *(f"{NOTES[name]}." for name in data["curves"] if name in NOTES),
             *(f"`{name}` is missing: {why}" for name, why in data["missing"].items()),
             "**Beside the paper.** " + " ".join(verdict(c) for c in data["curves"].values()),
         ]
@@ -195,6 +209,11 @@ def _said(curve: Data) -> str:
     )
 
 
+def lowest_tenth(curve: Data) -> int:
+    """Which tenth of the norms points along the mean least, from 1 for the smallest."""
+    return 1 + min(range(DECILES), key=lambda k: curve["deciles"]["all"][k])
+
+
 def rise(curve: Data, name: str = "all") -> float:
     """By how much the largest tenth points along the mean more than the smallest does."""
     return curve["deciles"][name][-1] - curve["deciles"][name][0]
@@ -208,7 +227,7 @@ def own_part(curve: Data) -> float:
 def verdict(curve: Data) -> str:
     """By deciles; "nearly orthogonal" is a cosine below 0.1."""
     smallest, largest = curve["deciles"]["all"][0], curve["deciles"]["all"][-1]
-    lowest = 1 + min(range(DECILES), key=lambda k: curve["deciles"]["all"][k])
+    lowest = lowest_tenth(curve)
     text = (
         f"{curve['title']}: the largest tenth of gradients has a mean cosine of {largest:.3f}, the "
         f"smallest of {smallest:.3f}, which "
@@ -219,8 +238,9 @@ def verdict(curve: Data) -> str:
     if rise(curve) <= 0:
         return text + " Cosines do not rise with the norm."
     alone = curve["deciles"]["others"][-1]
+    how = "rise with the norm" if lowest == 1 else f"fall up to tenth {lowest} and rise from there"
     return text + (
-        f" Cosines rise with the norm; {own_part(curve):.0%} of the rise is a sample's own "
+        f" Cosines {how}; {own_part(curve):.0%} of the rise is a sample's own "
         f"part: compared with the mean of the others, the largest tenth has {alone:.3f}."
     )
 

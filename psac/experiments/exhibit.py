@@ -7,7 +7,8 @@
                        finished/       one file per finished run, if it needs runs
 
 `make` computes what is not there yet and draws the rest anew.  Guarantees: a run that is finished
-of the same settings is never repeated; pictures and caption are functions of data.json alone.
+of the same settings is never repeated, also if recipes have got further settings since, at whose
+defaults it was made; pictures and caption are functions of data.json alone.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import datetime
 import hashlib
 import io
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,15 +27,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from psac.checkpoint import write_atomically
+from psac.experiments.result_files import settings_of
 from psac.experiments.theme import THEMES, Theme, save
 from psac.training.environment import environment
+from psac.training.recipe import Recipe
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Data = dict[str, Any]
 Note = Callable[[str], None]
-RESULTS = Path("results/paper")
 
 
 class Folder:
@@ -49,8 +52,8 @@ class Folder:
         """
         kept, text = self.path / "finished" / f"{name}.json", json.dumps(asked, sort_keys=True)
         if kept.exists():
-            found = json.loads(kept.read_text())
-            if found["asked"] == json.loads(text):
+            found = read(kept)
+            if same_request(found["asked"], json.loads(text)):
                 return found
         self.note(f"{self.path.name}: {name}")
         digest = hashlib.sha256(text.encode()).hexdigest()[:8]
@@ -77,7 +80,7 @@ class Exhibit:
     caption: Callable[[Data], str]
 
 
-def make(exhibit: Exhibit, results: Path = RESULTS, note: Note = lambda _: None) -> list[Path]:
+def make(exhibit: Exhibit, results: Path, note: Note = lambda _: None) -> list[Path]:
     """The files of the exhibit, computed as far as they are not there."""
     folder = results / exhibit.name
     data = _stored(exhibit, folder / "data.json")
@@ -99,9 +102,47 @@ def make(exhibit: Exhibit, results: Path = RESULTS, note: Note = lambda _: None)
 def _stored(exhibit: Exhibit, path: Path) -> Data | None:
     if not path.exists():
         return None
-    data = json.loads(path.read_text())
-    same = data["settings"] == json.loads(json.dumps(dict(exhibit.settings)))
+    data = read(path)
+    same = same_request(data["settings"], json.loads(json.dumps(dict(exhibit.settings))))
     return data if same and not data.get("missing") else None
+
+
+def same_request(stored: Any, asked: Any) -> bool:
+    """Whether two JSON values ask for the same.
+
+    What stands under "recipe" is compared as a recipe: a setting that it lacks has its default.
+    Numbers may differ in their last digits, as noise does that was calibrated elsewhere.
+    """
+    if isinstance(stored, dict) and isinstance(asked, dict):
+        stored, asked = _completed(stored), _completed(asked)
+        return stored.keys() == asked.keys() and all(
+            same_request(stored[key], asked[key]) for key in asked
+        )
+    if isinstance(stored, list) and isinstance(asked, list):
+        return len(stored) == len(asked) and all(map(same_request, stored, asked))
+    if isinstance(stored, float) and isinstance(asked, (float, int)):
+        return math.isclose(stored, asked, rel_tol=1e-9)
+    return stored == asked
+
+
+def _completed(asked: Data) -> Data:
+    """With all settings of its recipe, if it has one."""
+    if "recipe" not in asked:
+        return asked
+    try:
+        return {**asked, "recipe": settings_of(Recipe.from_settings(asked["recipe"]))}
+    except (TypeError, ValueError):  # of a version with other settings: not the same
+        return asked
+
+
+def read(path: Path) -> Data:
+    """The JSON of a file; one that is damaged is named."""
+    try:
+        return json.loads(path.read_text())
+    except ValueError as error:
+        raise ValueError(
+            f"{path} is damaged ({error}). Remove it, and it is computed again."
+        ) from error
 
 
 def stamp(command: str) -> Data:
@@ -110,7 +151,7 @@ def stamp(command: str) -> Data:
     return {
         "command": command,
         "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
-        "versions": here["versions"],
+        **{key: here[key] for key in ("versions", "platform", "threads")},
     }
 
 

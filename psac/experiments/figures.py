@@ -17,3 +17,4 @@ from psac.experiments.truth import TRUTH
 FIGURES: dict[str, Exhibit] = {e.name: e for e in (FIG1, FIG2, FIG3, FIG4, FIG5, FIG6)}
 WEIGHTS = dataclasses.replace(FIG2, name="weights", title="Weights", command="psac theory")
 THEORY: dict[str, Exhibit] = {e.name: e for e in (WEIGHTS, BOUNDS, TRUTH)}
+EXHIBITS = {**FIGURES, **THEORY}

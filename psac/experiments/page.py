@@ -38,7 +38,7 @@ SETUP = """## What differs in the set-up
 | learning rates | how they were chosen is not said | the same grid for all rules, on held-out training records, other seeds |
 | CIFAR-10 features | SimCLRv2 | EfficientNet-Lite0, trained on ImageNet |
 | Imagenette, CelebA, GLUE | run | the data cannot be had here |
-| runs | five | five, with Welch's test beside the means |
+| runs | five | five, three of the stand-ins, with tests beside the means |
 | machine | one A100 | two CPU cores: figures have shorter schedules, said in each caption |
 """
 LATER = """## Table 3. Sentence classification

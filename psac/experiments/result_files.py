@@ -2,9 +2,10 @@
 
     results/table2/fashion-mnist/psac-lr4-seed0.json
 
-Guarantees: it holds the whole recipe, versions, epsilon, the accuracy after every epoch and, if the
-rule learns a scale, the last one; nothing of the machine but its platform; all of it comes from the
-run's own folder.  These runs are seeded, hence repeatable and NOT private: the data are public.
+Guarantees: it holds the whole recipe but for the folder of the data, versions, epsilon, the
+accuracy after every epoch and, if the rule learns a scale, the last one; nothing of the machine but
+its platform; all of it comes from the run's own folder.  These runs are seeded, hence repeatable
+and NOT private: the data are public.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def write_result(run: Run, path: Path) -> None:
     write_json(
         path,
         {
-            "recipe": settings_of(run.recipe()),
+            "recipe": settings_of(dataclasses.replace(run.recipe(), data_root=None)),
             **{key: summary[key] for key in FROM_SUMMARY},
             **{key: environment[key] for key in FROM_ENVIRONMENT},
             "resumed": len(environment["resumed"]),
@@ -63,8 +64,9 @@ def read_result(path: Path, recipe: Recipe) -> dict[str, Any] | None:
     if not path.exists():
         return None
     result = read_json(path)
-    if Recipe.from_settings(result["recipe"]) != recipe:
-        difference = "; ".join(Recipe.from_settings(result["recipe"]).differences(recipe))
+    made = Recipe.from_settings({**result["recipe"], "data_root": recipe.data_root})
+    if made != recipe:
+        difference = "; ".join(made.differences(recipe))
         raise ValueError(
             f"{path} is the result of another recipe ({difference}). Remove it to have the run "
             "made anew, together with its run folder."

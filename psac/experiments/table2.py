@@ -34,6 +34,13 @@ class Study:
     results: Path
     runs: Path
 
+    def on(self, data_root: Path | None) -> Study:
+        """With the files of its data in this folder."""
+        if data_root is None:
+            return self
+        settings = {**self.row.settings, "data_root": str(data_root)}
+        return dataclasses.replace(self, row=dataclasses.replace(self.row, settings=settings))
+
     def result(self, recipe: Recipe) -> Result | None:
         return read_result(self.results / f"{name_of(recipe)}.json", recipe)
 

@@ -1,7 +1,8 @@
 """How pictures look: one style, on light and on dark pages.
 
 Colours are those of Okabe and Ito, which people with any colour vision can tell apart, adjusted to
-each page; rules also differ in line style.  A rule has the same colour in every picture.
+each page, and one that differs from them in lightness (a test sees them as the colour-blind do);
+rules also differ in line style.  A rule has the same colour in every picture.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ THEMES = {
             "abadi": "#009e73",
             "auto_v": "#a0569b",
             "sgd": "#1f2328",
-            "matched": "#b98300",
+            "matched": "#6b3500",
         },
         heat="cividis",
     ),
@@ -58,7 +59,7 @@ THEMES = {
             "abadi": "#3fbf95",
             "auto_v": "#d38ac7",
             "sgd": "#e6edf3",
-            "matched": "#e0b84c",
+            "matched": "#ffe9a0",
         },
         heat="cividis",
     ),

@@ -7,6 +7,7 @@ vanish, with the bounds on it, over r.
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,6 +30,7 @@ STEPS = [100, 330, 1000, 3300, 10_000, 33_000, 100_000, 330_000]
 REPETITIONS, SEED = 8, 6
 REGULARISERS = np.logspace(-4, 0, 33).tolist()
 SETTINGS = {
+    "problem": dataclasses.asdict(PROBLEM),
     "r": R,
     "start": START,
     "parameters": PARAMETERS,
@@ -39,6 +41,7 @@ SETTINGS = {
     "steps": STEPS,
     "regularisers": REGULARISERS,
 }
+BELOW: Any = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.16), "ncols": 2}  # of a legend
 VARIED = ("steps", "regularisers")  # a run has its own number of steps, and needs no others
 
 
@@ -108,11 +111,18 @@ def run(num_steps: int) -> Data:
 
 
 def rows(data: Data) -> list[Data]:
-    return data["runs"]
+    """A line for each number: first over steps, then over r."""
+    return [
+        {"over": over, "at": found[over], "what": what, "value": value}
+        for over, part in (("steps", "runs"), ("r", "rests"))
+        for found in data[part]
+        for what, value in found.items()
+        if what not in (over, "asked")
+    ]
 
 
 def draw(data: Data, theme: Theme) -> Figure:
-    figure, found = panels(theme, 2, size=(5.8, 4.2))
+    figure, found = panels(theme, 2, size=(5.8, 5.0))
     _over_steps(found[0], theme, data)
     _over_r(found[1], theme, data)
     return figure
@@ -151,9 +161,8 @@ def _over_steps(axes: Axes, theme: Theme, data: Data) -> None:
         label="measured",
     )
     axes.set(xscale="log", yscale="log")
-    axes.set_ylim(top=1e4)  # room for the legend
     label(axes, theme, f"DP-PSAC, r = {R:g}", "steps T", "smallest |grad f| in T steps")
-    legend(axes, theme, loc="upper right")
+    legend(axes, theme, **BELOW)
 
 
 def _over_r(axes: Axes, theme: Theme, data: Data) -> None:
@@ -170,9 +179,8 @@ def _over_r(axes: Axes, theme: Theme, data: Data) -> None:
         axes.plot(r, [rest[f"{rule}_bound"] for rest in data["rests"]], **style, label=name)
     level(axes, theme, data["edge"], "simple bound, any rule")
     axes.set(xscale="log", yscale="log")
-    axes.set_ylim(top=1e8)
     label(axes, theme, "What does not vanish", "r", "|grad f|")
-    legend(axes, theme, loc="upper right")
+    legend(axes, theme, **BELOW)
 
 
 def caption(data: Data) -> str:

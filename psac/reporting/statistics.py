@@ -155,6 +155,18 @@ def welch(a: Sequence[float], b: Sequence[float]) -> tuple[float, float, float]:
     return float(interval.low), float(interval.high), float(test.pvalue)
 
 
+def paired(a: Sequence[float], b: Sequence[float]) -> tuple[float, float, float]:
+    """As `welch`, for pairs such as runs that share their seed: what varies in both cancels."""
+    from scipy import stats
+
+    differences = [x - y for x, y in zip(a, b, strict=True)]
+    if statistics.variance(differences) < 1e-18:
+        return math.nan, math.nan, math.nan
+    test: Any = stats.ttest_1samp(differences, 0.0)
+    interval = test.confidence_interval(0.95)
+    return float(interval.low), float(interval.high), float(test.pvalue)
+
+
 def _corrected(found: Sequence[Comparison]) -> list[Comparison]:
     """With Holm's p-values: the k-th smallest of m is multiplied by m - k + 1, and never falls."""
     tested = sorted((c for c in found if not math.isnan(c.p)), key=lambda c: c.p)

@@ -8,6 +8,7 @@ in `Assumptions` and `Schedule`, and r in each function that takes one.
 from psac.theory.weights import (
     auto_s_weight,
     contribution,
+    heaviest_norm,
     largest_weight,
     matched_regulariser,
     weight,
@@ -35,12 +36,16 @@ from psac.theory.privacy import (
     convergence_rate,
     noise_multiplier,
     private_schedule,
+    records_for_noise,
     smallest_num_records,
 )
 from psac.theory.auto_s import (
+    auto_s_alpha,
     auto_s_descent_far,
     auto_s_deviation,
     auto_s_non_vanishing_bound,
+    auto_s_smooth_weight_bound,
+    auto_s_weighted_norm_supremum,
 )
 from psac.theory.simple import simple_bound, simple_learning_rate
 
@@ -48,6 +53,7 @@ __all__ = [
     "weight",
     "contribution",
     "largest_weight",
+    "heaviest_norm",
     "auto_s_weight",
     "matched_regulariser",
     "Assumptions",
@@ -69,7 +75,11 @@ __all__ = [
     "noise_multiplier",
     "private_schedule",
     "convergence_rate",
+    "records_for_noise",
     "smallest_num_records",
+    "auto_s_smooth_weight_bound",
+    "auto_s_weighted_norm_supremum",
+    "auto_s_alpha",
     "auto_s_descent_far",
     "auto_s_deviation",
     "auto_s_non_vanishing_bound",

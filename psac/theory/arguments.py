@@ -31,6 +31,11 @@ def probability(name: str, value: Numbers) -> Array:
     return _checked(name, value, lambda x: (x > 0) & (x < 1), "above 0 and below 1")
 
 
+def rate(name: str, value: Numbers) -> Array:
+    """Above 0 and at most 1."""
+    return _checked(name, value, lambda x: (x > 0) & (x <= 1), "above 0 and at most 1")
+
+
 def regulariser(value: Numbers) -> Array:
     """The r of DP-PSAC, as the paper's proofs need it."""
     return _checked(
@@ -40,6 +45,8 @@ def regulariser(value: Numbers) -> Array:
 
 def _checked(name: str, value: Numbers, allowed: Any, said: str) -> Array:
     try:
+        if value is None:  # which numpy takes for a NaN
+            raise TypeError(name)
         found = np.asarray(value, dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise TypeError(f"{name} is {value!r}: it must be a number or an array of them.") from error

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from psac.theory.arguments import Array, Numbers, positive, probability
+from psac.theory.arguments import Array, Numbers, positive, probability, rate
 from psac.theory.lemmas import alpha, smooth_weight_bound
 from psac.theory.settings import Assumptions, Schedule
 
@@ -30,8 +30,8 @@ def noise_multiplier(
 ) -> Array:
     """Theorem 1's sigma."""
     spread = np.sqrt(positive("num_steps", num_steps) * np.log(1 / probability("delta", delta)))
-    rate = positive("sampling_rate", sampling_rate)
-    return positive("c2", c2) * rate * spread / positive("epsilon", epsilon)
+    factor = positive("c2", c2) * rate("sampling_rate", sampling_rate)
+    return factor * spread / positive("epsilon", epsilon)
 
 
 def private_schedule(
@@ -45,13 +45,18 @@ def private_schedule(
     c2: Numbers = SAFE_C2,
 ) -> Schedule:
     """The schedule with Theorem 1's noise: with it, `convergence_bound` is Lemma 7 (E10)."""
-    rate = positive("batch_size", batch_size) / positive("num_records", num_records)
+    share = positive("batch_size", batch_size) / positive("num_records", num_records)
+    if np.any(share > 1):
+        raise ValueError(
+            f"batch_size is {batch_size} and num_records {num_records}: a batch has at most all "
+            "records."
+        )
     return Schedule(
         num_parameters=num_parameters,
         batch_size=batch_size,
         num_steps=num_steps,
         noise_multiplier=noise_multiplier(
-            epsilon=epsilon, delta=delta, sampling_rate=rate, num_steps=num_steps, c2=c2
+            epsilon=epsilon, delta=delta, sampling_rate=share, num_steps=num_steps, c2=c2
         ),
     )
 
@@ -61,6 +66,20 @@ def convergence_rate(
 ) -> Array:
     """Corollary 1's rate without its constant, sqrt(sqrt(d ln(1/delta)) / (records epsilon))."""
     return 1 / np.sqrt(_signal(num_records, num_parameters, epsilon, delta))
+
+
+def records_for_noise(
+    assumed: Assumptions,
+    r: Numbers,
+    *,
+    num_parameters: Numbers,
+    epsilon: Numbers,
+    delta: Numbers,
+    c2: Numbers = SAFE_C2,
+) -> Array:
+    """A' of Lemma 8, with the ln(1/delta) that is missing there (E11): L1 A' records or more."""
+    factor = 6 * positive("c2", c2) / alpha(assumed, r)
+    return factor * np.sqrt(2 / assumed.L) / _signal(1.0, num_parameters, epsilon, delta)
 
 
 def smallest_num_records(
@@ -78,12 +97,11 @@ def smallest_num_records(
     From so many records on, T = c3 records^2 epsilon^2 / (d ln(1/delta)) steps fit Lemma 3.
     One entry is L1 A'; the other, K / (c2 c3 epsilon) sqrt(2 d ln(1/delta) / L), is [derived].
     """
-    c2, factor = positive("c2", c2), alpha(assumed, r)
-    per_record = _signal(1.0, num_parameters, epsilon, delta)
-    unit = np.sqrt(2 / assumed.L) / per_record  # sqrt(2 d ln(1/delta) / L) / epsilon
-    noisy = 6 * assumed.L1 * c2 / factor
-    smooth = 4 * smooth_weight_bound(assumed, r) / (factor * c2 * positive("c3", c3))
-    return unit * np.maximum(noisy, smooth)
+    budget = {"num_parameters": num_parameters, "epsilon": epsilon, "delta": delta}
+    noisy = assumed.L1 * records_for_noise(assumed, r, **budget, c2=c2)
+    K = 4 * smooth_weight_bound(assumed, r) / alpha(assumed, r)
+    unit = np.sqrt(2 / assumed.L) / _signal(1.0, num_parameters, epsilon, delta)
+    return np.maximum(noisy, unit * K / (positive("c2", c2) * positive("c3", c3)))
 
 
 def _signal(records: Numbers, parameters: Numbers, epsilon: Numbers, delta: Numbers) -> Array:

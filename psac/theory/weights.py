@@ -41,6 +41,12 @@ def largest_weight(r: Numbers) -> Array:
     return 1 / (2 * np.sqrt(within) - within)
 
 
+def heaviest_norm(r: Numbers) -> Array:
+    """The norm that has the largest weight: sqrt(r) - r for r <= 1, else 0."""
+    within = np.minimum(positive("r", r), 1.0)
+    return np.sqrt(within) - within
+
+
 def matched_regulariser(r: Numbers) -> Array:
     """The r of the Auto-S whose largest weight is that of DP-PSAC with this r. [derived]"""
     return 1 / largest_weight(r)

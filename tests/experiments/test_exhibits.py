@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import itertools
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from psac.experiments.exhibit import Exhibit, Folder, make
-from psac.experiments.figures import FIGURES, THEORY
-from psac.experiments.theme import label, panels
+from psac.experiments.exhibit import Exhibit, Folder, make, same_request
+from psac.experiments.figures import EXHIBITS, FIGURES, THEORY
+from psac.experiments.theme import THEMES, label, panels
 
+RESULTS = Path(__file__).parents[2] / "results"
 QUICK = ["fig2", "fig5"]
 
 
@@ -82,6 +85,68 @@ def test_a_run_of_other_settings_is_not_taken_for_a_finished_one(tmp_path):
     make(small(calls), tmp_path)
     make(small(calls, settings={"k": 2}), tmp_path)
     assert calls == ["run", "run"]
+
+
+def test_a_request_is_the_same_whatever_settings_recipes_have_got_since():
+    recipe = {"data": "digits", "model": "linear", "batch_size": 8, "epochs": 1, "epsilon": 3.0}
+    recipe |= {"learning_rate": 1.0}
+    stored = {"task": {"recipe": recipe, "every": 5}}
+    for changes, same in (({"copies": 1, "shift": 0}, True), ({"copies": 2, "shift": 1}, False)):
+        asked = {"task": {"recipe": recipe | changes, "every": 5}}
+        assert same_request(stored, asked) is same
+    assert same_request({"noise": 0.6365037788606029}, {"noise": 0.6365037788606024})
+    assert not same_request({"noise": 0.6365}, {"noise": 0.6366})
+    assert not same_request({"seeds": [1, 2]}, {"seeds": [1, 2, 3]})
+    assert not same_request({"recipe": recipe | {"gone": 1}}, {"recipe": recipe})
+
+
+def refused(*_: object) -> dict:
+    raise AssertionError("it is computed again")
+
+
+@pytest.mark.parametrize("name", EXHIBITS)
+def test_what_is_committed_is_taken_as_finished(name, tmp_path):
+    place = RESULTS / ("paper" if name in FIGURES else "theory") / name
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "data.json").write_bytes((place / "data.json").read_bytes())
+    make(dataclasses.replace(EXHIBITS[name], compute=refused), tmp_path)
+    caption = (tmp_path / name / "caption.md").read_bytes()
+    assert caption == (place / "caption.md").read_bytes()
+
+
+def test_a_damaged_file_is_named(tmp_path):
+    make(small([]), tmp_path)
+    (tmp_path / "small" / "data.json").write_text("{")
+    with pytest.raises(ValueError, match=r"small.data\.json is damaged .* Remove it"):
+        make(small([]), tmp_path)
+
+
+# What the colours of linear light become without the cones for red, green or blue, after Machado
+# et al. 2009.
+VISION = {
+    "protanopia": [[0.152, 1.053, -0.205], [0.115, 0.786, 0.099], [-0.004, -0.048, 1.052]],
+    "deuteranopia": [[0.367, 0.861, -0.228], [0.280, 0.673, 0.047], [-0.012, 0.043, 0.969]],
+    "tritanopia": [[1.256, -0.077, -0.179], [-0.078, 0.931, 0.148], [0.005, 0.691, 0.304]],
+}
+
+
+def lab(colour: str, seen_by: list[list[float]]) -> np.ndarray:
+    """The colour in CIELAB, as these eyes see it."""
+    values = np.array([int(colour[k : k + 2], 16) for k in (1, 3, 5)]) / 255
+    light = np.where(values <= 0.04045, values / 12.92, ((values + 0.055) / 1.055) ** 2.4)
+    light = np.clip(np.array(seen_by) @ light, 0, 1)
+    to_xyz = [[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]]
+    xyz = np.array(to_xyz) @ light / [0.9505, 1, 1.089]
+    f = np.where(xyz > 0.008856, np.cbrt(xyz), 7.787 * xyz + 16 / 116)
+    return np.array([116 * f[1] - 16, 500 * (f[0] - f[1]), 200 * (f[1] - f[2])])
+
+
+@pytest.mark.parametrize("vision", VISION)
+@pytest.mark.parametrize("theme", THEMES)
+def test_rules_can_be_told_apart_by_people_with_any_colour_vision(theme, vision):
+    seen = {rule: lab(c, VISION[vision]) for rule, c in THEMES[theme].colours.items()}
+    for first, second in itertools.combinations(seen, 2):
+        assert np.linalg.norm(seen[first] - seen[second]) > 12, (first, second)
 
 
 def test_data_with_a_missing_part_are_completed_when_it_is_there(tmp_path):

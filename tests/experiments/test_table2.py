@@ -51,7 +51,7 @@ def tuned(found: Study, best: float) -> None:
             keep(found, recipe, 0.9 if recipe.learning_rate == best else 0.8)
 
 
-@pytest.mark.parametrize("name", [name for name, row in TABLE2.items() if row.settings])
+@pytest.mark.parametrize("name", TABLE2)
 def test_rules_are_tuned_alike_without_test_records_and_reported_seeds(name):
     row = TABLE2[name]
     for rule in COLUMNS:
@@ -68,7 +68,7 @@ def test_rules_are_tuned_alike_without_test_records_and_reported_seeds(name):
 
 def test_every_row_of_the_paper_is_there_and_says_why_it_is_not_run():
     assert len([r for r in TABLE2.values() if len(r.paper) == 3 and not r.own_recipe]) == 7
-    assert all(row.note for row in TABLE2.values() if row.settings is None)
+    assert all("not run here" in row.note for row in TABLE2.values() if not row.run_here)
     assert TABLE2["fashion-mnist"].paper["psac"] == Percent(86.56, 0.16)
 
 
@@ -114,6 +114,15 @@ def test_a_result_of_another_recipe_is_not_taken_for_this_one(tmp_path):
         dataclasses.replace(found, row=longer).result(longer.recipe("psac", 1.0, 0))
 
 
+def test_where_the_data_lie_is_no_part_of_a_result(tmp_path, monkeypatch):
+    monkeypatch.setattr("psac.experiments.table2.COLUMNS", {"psac": COLUMNS["psac"]})
+    found = study(tmp_path, learning_rates=(1.0,), seeds=(0, 1)).on(tmp_path / "elsewhere")
+    recipe = found.row.recipe("psac", 1.0, 0)
+    assert recipe.data_root == str(tmp_path / "elsewhere")
+    keep(found, dataclasses.replace(recipe, data_root=None), 0.9)
+    assert found.result(recipe)["accuracy"] == 0.9
+
+
 def test_the_table_agrees_with_its_result_files(tmp_path):
     found = study(tmp_path)
     tuned(found, best=5.0)
@@ -128,6 +137,9 @@ def test_the_table_agrees_with_its_result_files(tmp_path):
     expected = stats.ttest_ind([85, 86], [90, 92], equal_var=False).pvalue
     assert entries["abadi"]["test"]["p"] == pytest.approx(expected)
     assert entries["abadi"]["test"]["difference"] == pytest.approx(-5.5)
+    by_seed = stats.ttest_rel([85, 86], [90, 92]).pvalue
+    assert entries["abadi"]["test"]["paired_p"] == pytest.approx(by_seed)
+    assert entries["abadi"]["command"] == "psac paper table2 --row clouds"
     assert entries["auto_s"]["test"] is None  # one seed is no test
     text = path.read_text()
     line = next(line for line in text.splitlines() if line.startswith("| DP-SGD"))
@@ -138,6 +150,20 @@ def test_the_table_agrees_with_its_result_files(tmp_path):
     assert entries["psac"]["best_epoch"] == pytest.approx(92)
     assert "| DP-PSAC | 80.00 | **90.00** |" in text  # the held-out accuracy at each rate
     assert "not yet" in next(x for x in text.splitlines() if x.startswith("| AdaptivePSAC"))
+    edges = "Best at the edge of the grid: DP-SGD, Auto-S, DP-PSAC, AdaptivePSAC."
+    assert edges in text  # a grid of two has nothing else
+
+
+def test_the_paired_test_takes_runs_of_one_seed_together(tmp_path):
+    found = study(tmp_path, seeds=(0, 1, 2))
+    tuned(found, best=5.0)
+    for rule, accuracies in (("psac", [0.90, 0.80, 0.85]), ("abadi", [None, 0.79, 0.83])):
+        for recipe, accuracy in zip(found.reported(rule), accuracies, strict=True):
+            if accuracy is not None:
+                keep(found, recipe, accuracy)
+    (entry,) = (e for e in table.entries([found]) if e["rule"] == "abadi")
+    expected = stats.ttest_rel([79, 83], [80, 85]).pvalue  # seed 0 has no partner
+    assert entry["test"]["paired_p"] == pytest.approx(expected)
 
 
 def test_beside_a_recipe_of_our_own_the_paper_is_quoted_in_parentheses(tmp_path):
@@ -177,11 +203,20 @@ def test_a_result_file_has_the_last_scale_that_was_learned(tmp_path):
     assert "last_scale" not in json.loads((tmp_path / "other.json").read_text())
 
 
+def test_a_row_that_is_not_run_here_is_shown_by_who_has_run_it(tmp_path):
+    found = study(tmp_path, run_here=False, note="not run here: no data")
+    assert "Clouds, linear, (?, 1e-3): not run here" in table.markdown(
+        [found.row], table.entries([found])
+    )
+    tuned(found, best=5.0)
+    assert "### Clouds" in table.markdown([found.row], table.entries([found]))
+
+
 def test_rows_that_are_not_run_are_in_the_table_with_the_reason(tmp_path):
     path = table.write_table(studies(tmp_path / "results", tmp_path / "runs"), tmp_path)
     text = path.read_text()
     assert "CelebA [Male], ResNet9, (8, 5e-6): not run here" in text
     assert "DP-PSAC 95.57 ± 0.02" in text
     assert text.count("not yet") == len(COLUMNS) * sum(
-        1 for r in rows.TABLE2.values() if r.settings
+        1 for r in rows.TABLE2.values() if r.run_here
     )

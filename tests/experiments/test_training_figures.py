@@ -172,12 +172,13 @@ def heat(values) -> dict:
                 "value": value,
                 "learning_rate": rate,
                 "accuracy": values(rule, i, j),
+                "accuracies": [values(rule, i, j) + by for by in (-0.01, 0.0, 0.01)],
             }
             for rule, (setting, settings) in fig4.GRIDS.items()
             for i, value in enumerate(settings)
             for j, rate in enumerate(fig4.RATES)
         ],
-        "settings": {"schedule": fig4.SCHEDULE},
+        "settings": {"schedule": fig4.SCHEDULE, "seeds": fig4.SEEDS},
         "steps": 1,
         "noise_multiplier": 1.0,
     }
@@ -189,6 +190,8 @@ def test_a_ridge_is_flat_along_the_product_and_steep_along_the_bound():
     assert fig4.spread(data, "abadi") == pytest.approx(0.2)
     assert fig4.spread_at_equal_product(data) == pytest.approx(0)
     assert "Agrees" in fig4.caption(data)
+    assert fig4.standard_error(data, "psac") == pytest.approx(0.01 / 3**0.5)
+    assert len(fig4.rows(data)) == 225
 
 
 def test_both_axes_of_dp_sgd_grow_by_the_same_factor():

@@ -10,7 +10,7 @@ import pytest
 from scipy.special import stdtr
 
 from psac.reporting.runs import Run
-from psac.reporting.statistics import Group, comparisons, groups
+from psac.reporting.statistics import Group, comparisons, groups, paired
 from psac.reporting.statistics import welch as compared_by_welch
 
 EMPTY = Run(
@@ -112,3 +112,14 @@ def test_a_group_without_accuracy_has_no_mean():
     assert group.mean is None
     assert group.deviation is None
     assert group.epsilon is None
+
+
+def test_pairs_are_tested_by_their_differences():
+    a, b = [0.9, 0.8, 0.7, 0.85], [0.88, 0.79, 0.67, 0.84]
+    differences = [x - y for x, y in zip(a, b, strict=True)]
+    t = plain.fmean(differences) / (plain.stdev(differences) / 2)
+    low, high, p = paired(a, b)
+    assert p == pytest.approx(2 * stdtr(3, -abs(t)))
+    assert (low + high) / 2 == pytest.approx(plain.fmean(differences))
+    assert p < 0.05 < compared_by_welch(a, b)[-1]  # what varies in both is left out
+    assert all(math.isnan(value) for value in paired([0.9, 0.8], [0.8, 0.7]))

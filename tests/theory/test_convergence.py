@@ -36,7 +36,7 @@ def test_lemma_8_gives_enough_records_for_lemma_3_and_no_more(assumed, r, parame
             count = share * records
             steps = c3 * count**2 * epsilon**2 / (parameters * np.log(1e5))
             schedule = theory.private_schedule(
-                num_records=count, batch_size=64, num_steps=steps, **budget
+                num_records=count, batch_size=count / 100, num_steps=steps, **budget
             )
             rate = theory.learning_rate(assumed, schedule)
             assert (rate <= theory.largest_learning_rate(assumed, schedule, r)) == fits
@@ -99,8 +99,11 @@ def test_the_simple_bound_is_lowest_at_its_own_learning_rate(assumed, schedule, 
     best = theory.simple_learning_rate(assumed, schedule, **settings)
     lowest = theory.simple_bound(assumed, schedule, **settings)
     assert lowest > assumed.edge
-    smaller = theory.simple_bound(assumed, schedule, **settings, learning_rate=0.8 * best)
-    assert lowest <= smaller * SLACK
+    limit = settings["descent_far"] / np.maximum(assumed.L1 * (1 + schedule.noise), 1e-300)
+    for factor in (0.8, 1.25):
+        other = np.minimum(factor * best, limit)
+        bound = theory.simple_bound(assumed, schedule, **settings, learning_rate=other)
+        assert lowest <= bound * SLACK
 
 
 def test_the_simple_bound_refuses_a_learning_rate_that_its_proof_does_not_cover():
@@ -114,3 +117,11 @@ def test_what_does_not_vanish_in_the_simple_bound_does_not_depend_on_the_rule():
     for n in (theory.descent_far(TOY, 0.001), theory.auto_s_descent_far(TOY, 0.001)):
         bound = theory.simple_bound(TOY, schedule, descent_far=n, descent=1)
         assert bound == pytest.approx(float(TOY.edge), rel=1e-5)
+
+
+def test_more_than_all_records_in_a_batch_are_refused():
+    budget = {"epsilon": 1, "delta": 1e-5, "num_steps": 10}
+    with pytest.raises(ValueError, match="sampling_rate is 2: it must be finite, above 0 and at"):
+        theory.noise_multiplier(sampling_rate=2, **budget)
+    with pytest.raises(ValueError, match="batch_size is 20 and num_records 10"):
+        theory.private_schedule(num_records=10, num_parameters=5, batch_size=20, **budget)

@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from psac import theory
-from psac.theory.auto_s import auto_s_alpha
 from tests.theory.draws import assumptions, gradients, regularisers, schedules
 
 SLACK = 1 + 1e-9
@@ -17,17 +16,36 @@ SLACK = 1 + 1e-9
 @given(assumptions, regularisers, st.data(), st.booleans())
 def test_lemma_2_bounds_the_smoothness_times_the_weight(assumed, r, data, far):
     found = gradients(assumed, data.draw, far=far)
-    product = (assumed.L0 + assumed.L1 * found.G) * theory.weight(found.norms, r)
-    assert (product <= theory.smooth_weight_bound(assumed, r) * SLACK).all()
+    smooth = assumed.L0 + assumed.L1 * found.G
+    for weight, bound in (
+        (theory.weight, theory.smooth_weight_bound),
+        (theory.auto_s_weight, theory.auto_s_smooth_weight_bound),
+    ):
+        assert (smooth * weight(found.norms, r) <= bound(assumed, r) * SLACK).all()
 
 
+def auto_s_learning_rate(assumed, schedule, r):
+    """Lemma 3's condition with the constants of Auto-S."""
+    factor = theory.auto_s_alpha(assumed, r)
+    noisy = factor / (6 * assumed.L1 * schedule.noise) if assumed.L1 else np.inf
+    return np.minimum(factor / (4 * theory.auto_s_smooth_weight_bound(assumed, r)), noisy)
+
+
+RULES = {
+    "psac": (theory.weight, theory.alpha, theory.largest_learning_rate),
+    "auto_s": (theory.auto_s_weight, theory.auto_s_alpha, auto_s_learning_rate),
+}
+
+
+@pytest.mark.parametrize("rule", RULES)
 @given(assumptions, schedules, regularisers, st.data(), st.booleans())
-def test_lemma_3_bounds_each_term_of_second_order(assumed, schedule, r, data, far):
+def test_lemma_3_bounds_each_term_of_second_order(rule, assumed, schedule, r, data, far):
+    weight, alpha, limit = RULES[rule]
     found = gradients(assumed, data.draw, far=far)
-    eta = theory.largest_learning_rate(assumed, schedule, r)
-    G, w = found.G, theory.weight(found.norms, r)
+    eta = limit(assumed, schedule, r)
+    G, w = found.G, weight(found.norms, r)
     smooth = assumed.L0 + assumed.L1 * G
-    share = theory.alpha(assumed, r) * eta * w * G**2 / 4
+    share = alpha(assumed, r) * eta * w * G**2 / 4
     apart = found.norms**2 - 2 * G * found.along + G**2  # |g - grad f|^2
     rest = (assumed.L0 * assumed.kept + assumed.L1 * assumed.tau0) * assumed.tau0**2 * eta**2
     rest = rest / (r**2 * assumed.kept**3)
@@ -51,12 +69,23 @@ def test_lemma_4_bounds_the_weighted_norm_of_the_full_gradient(assumed, r, data,
     assert theory.weighted_norm_bound(assumed, r) <= 2 * supremum * SLACK
 
 
+@given(assumptions, regularisers, st.data(), st.booleans())
+def test_lemma_4_holds_for_auto_s_with_its_own_constant(assumed, r, data, far):
+    found = gradients(assumed, data.draw, far=far)
+    product = found.G * theory.auto_s_weight(found.norms, r)
+    assert (product <= theory.auto_s_weighted_norm_supremum(assumed, r) * SLACK).all()
+
+
 @given(assumptions, regularisers)
-def test_the_supremum_of_lemma_4_is_reached(assumed, r):
+def test_the_suprema_of_lemma_4_are_reached(assumed, r):
     norms = np.geomspace(1e-8, 1e8, 20_001)  # the least norm that G allows a sample
     G = (norms + assumed.tau0) / assumed.kept
-    reached = (theory.weight(norms, r) * G).max()
-    assert reached == pytest.approx(theory.weighted_norm_supremum(assumed, r), rel=1e-3)
+    for weight, supremum in (
+        (theory.weight, theory.weighted_norm_supremum),
+        (theory.auto_s_weight, theory.auto_s_weighted_norm_supremum),
+    ):
+        reached = (weight(norms, r) * G).max()
+        assert reached == pytest.approx(supremum(assumed, r), rel=3e-3)
 
 
 def descent(found, weights, alpha):
@@ -82,7 +111,7 @@ def test_lemma_5_near_the_optimum(assumed, r, data):
 @given(assumptions, regularisers, st.data(), st.booleans())
 def test_lemma_5_holds_for_auto_s_with_its_own_constants(assumed, r, data, far):
     found = gradients(assumed, data.draw, far=far)
-    left = descent(found, theory.auto_s_weight(found.norms, r), auto_s_alpha(assumed, r))
+    left = descent(found, theory.auto_s_weight(found.norms, r), theory.auto_s_alpha(assumed, r))
     if far:
         assert left * SLACK >= 3 / 4 * theory.auto_s_descent_far(assumed, r) * found.G
     else:

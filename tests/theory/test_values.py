@@ -11,7 +11,6 @@ import pytest
 
 from psac import theory
 from psac.theory import Assumptions, Schedule
-from psac.theory.auto_s import auto_s_alpha
 
 HERE = Assumptions(L0=1, L1=1, tau0=1, tau1=0)  # L = 3
 HALF = Assumptions(L0=1, L1=1, tau0=1, tau1=0.5)
@@ -45,8 +44,25 @@ VALUES = [
     (lambda: theory.auto_s_descent_far(HERE, 1), 1 / 3),
     (lambda: theory.auto_s_deviation(HERE, 1), 1),
     (lambda: theory.auto_s_non_vanishing_bound(HERE, 1), 4),
-    (lambda: auto_s_alpha(HERE, 1), 1 / 12),
-    (lambda: auto_s_alpha(HERE, 0.5), 1 / 20),
+    (lambda: theory.auto_s_alpha(HERE, 1), 1 / 12),
+    (lambda: theory.auto_s_alpha(HERE, 0.5), 1 / 20),
+    (lambda: theory.auto_s_smooth_weight_bound(HALF, 0.5), 6),
+    (lambda: theory.auto_s_weighted_norm_supremum(HALF, 0.5), 4),
+    (lambda: theory.heaviest_norm(0.25), 0.25),
+    (lambda: theory.heaviest_norm(2), 0),
+    (
+        lambda: theory.simple_learning_rate(
+            Assumptions(L0=1, L1=0, tau0=1, tau1=0), UNIT, descent_far=0.5, descent=3
+        ),
+        math.sqrt(1 / 2),
+    ),
+    (lambda: theory.simple_learning_rate(HERE, UNIT, descent_far=0.5, descent=1e6), 0.25),
+    (
+        lambda: theory.records_for_noise(
+            HERE, 1, num_parameters=6, epsilon=2, delta=math.exp(-4), c2=0.5
+        ),
+        6 * 0.5 / ALPHA * 4 / 2,
+    ),
     (
         lambda: theory.simple_bound(HERE, UNIT, descent_far=0.5, descent=1, learning_rate=0.25),
         1 + 2 / (0.5 * 6 * 0.25) + 0.25 * 2 / 0.5,
