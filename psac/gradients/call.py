@@ -18,10 +18,11 @@ from . import samples as trees
 from .capture import Captured, Rows, capture, capture_single
 from .errors import CannotAssign, OutsideTheTape, PrivacyError, announce
 from .graph import Graph, trace
+from .groups import TOGETHER
 from .loop import loop
 from .plan import Plan
-from .planner import Forward
-from .proof import first_that_fits, plan_or_none, prove_isolation
+from .planner import Forward, find_plan
+from .proof import LARGEST, first_that_fits, largest, plan_or_none, prove, prove_isolation
 from .samples import Batch
 from .training import silenced
 
@@ -35,6 +36,8 @@ class Call:
     def __init__(self, engine: Engine, args: tuple, kwargs: dict, roots: list[Tensor]):
         self.engine, self.args, self.kwargs, self.roots = engine, args, kwargs, roots
         self.graph: Graph = trace(roots, engine.names)
+        # What a plan is made for; see `_shapes` for the rest.
+        self.key = (self.graph.signature, engine.modes)
         self.origins = {id(inner): outer for inner, outer in getattr(engine, "_origins", [])}
         engine._origins = []
         self.autocast = [
@@ -63,16 +66,17 @@ class Call:
         with torch.no_grad():
             captured, foreign = self._captured(n, grads)
         result = [foreign.get(k) for k in self.graph.foreign]
-        self.roots, self.args, self.kwargs = [], (), {}
+        self.roots, self.args, self.kwargs, self.leaves = [], (), {}, []
         del self.graph  # the user may hold the loss for long
         self.engine._arrived(self, captured)
         return result
 
     def num_samples(self) -> int:
         dim, expected = self.engine.batch_dim, self.engine.expected
+        self.leaves = trees.leaves((self.args, self.kwargs))
         found = [
             int(leaf.batch_sizes[0]) if not isinstance(leaf, Tensor) else leaf.shape[dim]
-            for leaf in trees.leaves((self.args, self.kwargs))
+            for leaf in self.leaves
             if not isinstance(leaf, Tensor) or leaf.dim() > dim
         ]
         if not found:
@@ -118,10 +122,15 @@ class Call:
                 captured = capture(
                     self.graph, plan, roots, cotangents, n, at_once=self.engine._alone()
                 )
+                self._prove_again(plan, captured, n, grads)
                 return captured, captured.foreign_gradients
-            except CannotAssign:  # this batch by the loop; the next one looks for a plan again
-                del self.engine.plans[plan.signature]
-                plan = next(self._forwards(n))
+            except CannotAssign as reason:
+                # This batch by the loop; the next one looks for a plan again, if that may help.
+                if plan.moves:
+                    self._give_up(reason)
+                else:
+                    del self.engine.plans[self.key]
+                plan = self._forward_to_loop(n, grads)
         if self.graph.foreign:
             raise PrivacyError(
                 "the loop over samples cannot pass gradients on to tensors outside the model."
@@ -130,24 +139,94 @@ class Call:
             return loop(plan, self.roots, grads, self.engine.loss_reduction == "mean"), {}
 
     def _plan(self, n: int, grads: Sequence[Tensor | None]) -> Plan | Forward:
-        """A proved plan, or the forward to loop over."""
-        engine = self.engine
-        key = self.graph.signature
-        if engine.plans.get(key) is not None:
-            return engine.plans[key]  # type: ignore[return-value]
+        """A proved plan for inputs of these shapes, or the forward to loop over."""
+        plans, shapes = self.engine.plans, self._shapes(n)
+        known = plans.get(self.key)
+        if known is not None:
+            plan = known.variants.get(shapes)
+            if plan is not None:
+                return plan
+            try:
+                known.variants[shapes] = plan = self._variant(known, n)
+                return plan
+            except CannotAssign as reason:
+                self._give_up(reason)
+        if self.key in plans:
+            return self._forward_to_loop(n, grads)
         with self._again():
             forward, plan, result = first_that_fits(
                 self._forwards(n), lambda f: self._attempt(f, grads)
             )
-        if plan is None and key not in engine.plans and engine.method != "loop":
-            announce(engine.model, result)
-        engine.plans[key] = plan
-        return forward if plan is None else plan
+        plans[self.key] = plan
+        if plan is None:
+            if self.engine.method != "loop":
+                announce(self.engine.model, result)
+            return forward
+        plan.variants[shapes] = plan
+        return plan
+
+    def _shapes(self, n: int) -> tuple:
+        """What a sample's share of the inputs looks like: with it, rows may change their places."""
+        dim = self.engine.batch_dim
+        shapes: list[Any] = []
+        for leaf in self.leaves:
+            shape = tuple(leaf.shape if isinstance(leaf, Tensor) else leaf.data.shape)
+            merged = len(shape) > dim and shape[dim] == n
+            shapes.append((*shape[:dim], None, *shape[dim + 1 :]) if merged else shape)
+        values = (*self.args, *self.kwargs.values())
+        return (*shapes, *[value for value in values if isinstance(value, (int, float, str))])
+
+    def _variant(self, known: Plan, n: int) -> Plan:
+        """The plan of the same operations for inputs of other shapes.
+
+        Where a sample has one row in each tensor there is nothing to find out; else there is a
+        probe of a few samples.
+        """
+        if known.plain and known.fits(self.graph, n):
+            return known
+        with self._again():
+            _, plan, _ = first_that_fits(
+                self._forwards(n), lambda f: (find_plan(self.graph, f), 0.0)
+            )
+        assert plan is not None
+        plan.root_dims, plan.variants = known.root_dims, known.variants
+        return plan
+
+    def _prove_again(
+        self, plan: Plan, captured: Captured, n: int, grads: Sequence[Tensor | None]
+    ) -> None:
+        """At every doubling of the number of forwards; before anything of this one is used."""
+        first = self.engine.plans[self.key]
+        assert first is not None
+        first.uses += 1
+        if first.uses < 2 or first.uses & (first.uses - 1):
+            return
+        (squared,) = captured.norms_squared(TOGETHER)
+        chosen = [] if squared is None else largest(squared, LARGEST)
+        mean = self.engine.loss_reduction == "mean"
+        with self._again():
+            first_that_fits(
+                self._forwards(n), lambda f: (plan, prove(plan, f, grads, mean, chosen))
+            )
+
+    def _give_up(self, reason: object) -> None:
+        """From now on the loop serves this forward."""
+        self.engine.plans[self.key] = None
+        announce(self.engine.model, reason)
+
+    def _forward_to_loop(self, n: int, grads: Sequence[Tensor | None]) -> Forward:
+        """The reading of the inputs that stands the proof for the loop."""
+        mean = self.engine.loss_reduction == "mean"
+        with self._again():
+            forward, _, _ = first_that_fits(
+                self._forwards(n), lambda f: (None, str(prove_isolation(f, mean) or ""))
+            )
+        return forward
 
     def _attempt(
         self, forward: Forward, grads: Sequence[Tensor | None]
     ) -> tuple[Plan | None, float | str]:
-        if self.engine.method == "loop" or self.graph.signature in self.engine.plans:
+        if self.engine.method == "loop":
             prove_isolation(forward, self.engine.loss_reduction == "mean")
             return None, ""
         return plan_or_none(self.graph, forward, grads, self.engine.loss_reduction == "mean")

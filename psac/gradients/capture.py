@@ -19,6 +19,7 @@ from .contributions import Budget, Contribution, Dense
 from .errors import CannotAssign, OutsideTheTape
 from .graph import Graph
 from .groups import Groups
+from .moves import refuse_moves
 from .plan import NOTHING, Cluster, Plan, Tap
 from .rules import contributions
 from .rules.arrival import Arrival
@@ -52,13 +53,19 @@ class Captured:
         if number in self._arrived or all(grad is None for grad in grads):
             return  # the generic rule runs the node again, hooks and all
         self._arrived.add(number)
-        for layout, grad in zip(tap.layouts, grads, strict=True):
-            if layout is None and grad is not None:
+        for layout, grad, positions in zip(tap.layouts, grads, tap.positions, strict=True):
+            if grad is None:
+                continue
+            if layout is None:
                 if bool((grad.abs() >= NOTHING).any()):
                     raise CannotAssign(
                         "a gradient arrived where no probe had any, so its rows are not known"
                     )
                 return
+            if grad.shape[layout.dim] != positions * self.num_samples:
+                raise CannotAssign(
+                    "the number of rows of a sample changes without the shapes of the inputs"
+                )
         arrival = Arrival(self.graph, tap, grads, self.num_samples, self._reading)
         for k, contribution in contributions(arrival).items():
             use = number, k
@@ -153,6 +160,7 @@ def capture(
 
     With `at_once=False` nothing is measured until `Captured.join`.
     """
+    refuse_moves(graph, plan.moves, num_samples)
     captured = Captured(graph, plan, num_samples, at_once)
     terminal = [tap for tap in plan.taps if tap.terminal]
     handles = [

@@ -15,12 +15,14 @@ Guarantees. The model stays the user's object: parameters, state_dict keys, outp
 and `detach` removes every trace. Each sample adds at most `clipping.bound` to the sums. It fails
 closed: a gradient that reaches a private parameter by any other way raises `OutsideTheTape` and
 names the parameter; so does a second backward of the same forward. A forward whose operations were
-not seen before is proved before it counts (see planner.py), and so is the loss (see losses.py).
+not seen before is proved before it counts, and again ever more rarely (see planner.py, proof.py),
+and so is the loss (see losses.py).
 """
 
 from __future__ import annotations
 
 import math
+import operator
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
@@ -41,6 +43,7 @@ from .plan import Plan
 from .tape import LossTape, plain
 from .training import attached, refuse_modules, refuse_scripted, trainable
 
+in_training = operator.attrgetter("training")
 # What keeps the outputs of private models in the graph: no data, and nothing that is trained.
 anchors: weakref.WeakSet[Tensor] = weakref.WeakSet()
 
@@ -77,6 +80,8 @@ class Engine:
         self._handles: list[Any] = []
         self._open: weakref.WeakSet[Call] = weakref.WeakSet()  # forwards whose backward may come
         self._pending: list[Captured | Rows] = []
+        # inputs of forwards that have begun, as the user gave them: before any other hook
+        self._given: list[tuple[tuple, dict]] = []
         self._backward = -1  # number of the backward that is pending
         self.expected: int | None = None  # samples of the forward to come; None: any number
         self.after_backward: Callable[[], None] | None = None
@@ -111,9 +116,12 @@ class Engine:
         attached[self.model] = self
         self.names = {id(p): name for name, p in self.parameters.items()}
         self._handles = [
-            self.model.register_forward_pre_hook(Hook(self._before), with_kwargs=True),
+            self.model.register_forward_pre_hook(
+                Hook(self._before), prepend=True, with_kwargs=True
+            ),
             self.model.register_forward_hook(Hook(self._after), with_kwargs=True),
         ]
+        self._modules = list(self.model.modules())
         self._handles += [
             p.register_post_accumulate_grad_hook(lambda p, name=name: self._outside(p, name))
             for name, p in self.parameters.items()
@@ -161,6 +169,11 @@ class Engine:
         """By parameter: the bound of the rule that clips it."""
         return {name: self.rules[self.groups.of([name])].bound for name in self.parameters}
 
+    @property
+    def modes(self) -> tuple[bool, ...]:
+        """Which modules are in training mode."""
+        return tuple(map(in_training, self._modules))
+
     def expect(self, num_samples: int | None) -> None:
         """From now on one backward, of this many samples: what a loader has handed out.
 
@@ -171,7 +184,7 @@ class Engine:
 
     def discard(self) -> None:
         """Forgets what was accumulated."""
-        self._sums, self.num_samples, self._pending = {}, 0, []
+        self._sums, self.num_samples, self._pending, self._given = {}, 0, [], []
 
     # Hooks
     def _before(self, module: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict] | None:
@@ -180,10 +193,29 @@ class Engine:
         if self._tape is not None and self._tape.loss is not None:
             self._drop_tape()
         self._notice_changes()
+        self._take_our_places()
         if any(t.requires_grad for t in trees.tensors((args, kwargs))):
             self._origins: list[tuple[Tensor, Tensor]] = []
-            return trees.map_tensors((args, kwargs), self._cut)
+            self._given.append(trees.map_tensors((args, kwargs), self._cut))
+            return self._given[-1]
+        self._given.append((args, kwargs))
         return None
+
+    def _take_our_places(self) -> None:
+        """Our hooks are the first and the last, so that those of the user are in the forward.
+
+        A forward that is repeated runs them all again.
+        """
+        before, after = (handle.id for handle in self._handles[:2])
+        if next(iter(self.model._forward_pre_hooks)) != before:
+            raise PrivacyError(
+                "a forward pre-hook with prepend=True came before that of the engine on "
+                f"{type(self.model).__name__}, so its inputs cannot be given again. "
+                "Register it without prepend, or before make_private."
+            )
+        hooks = self.model._forward_hooks
+        if next(reversed(hooks)) != after:
+            hooks[after] = hooks.pop(after)  # to the end
 
     def _cut(self, leaf: Any) -> Any:
         """An input that needs a gradient becomes a leaf of the inner graph."""
@@ -199,6 +231,17 @@ class Engine:
     def _after(self, module: nn.Module, args: tuple, kwargs: dict, output: Any) -> Any:
         if self.silent or not torch.is_grad_enabled():
             return None
+        if not self._given:
+            raise PrivacyError(
+                "gradients were switched on in the middle of a forward, by a hook of the model. "
+                "Switch them on before the model is called."
+            )
+        args, kwargs = self._given.pop()
+        if next(reversed(self.model._forward_hooks)) != self._handles[1].id:
+            raise PrivacyError(
+                f"a forward hook was registered on {type(self.model).__name__} while its forward "
+                "ran. Register it before the model is called."
+            )
         roots = list({id(t): t for t in trees.tensors(output) if t.requires_grad}.values())
         if not roots:
             return None
@@ -220,7 +263,7 @@ class Engine:
         """From here to backward, what the user does to the outputs goes on the tape."""
         if self._tape is None:
             self._tape = LossTape()
-        return self._tape.watch(call.graph.signature, outputs)
+        return self._tape.watch(call.key, outputs)
 
     def _backward_is_welcome(self) -> bool:
         return self.expected is None or (self.expected > 0 and not self._served)
@@ -333,8 +376,8 @@ class Engine:
             tape.forget()
             return
 
-        def dims_of(signature: tuple) -> list[int | None] | None:
-            plan = self.plans.get(signature)
+        def dims_of(key: tuple) -> list[int | None] | None:
+            plan = self.plans.get(key)
             return None if plan is None else plan.root_dims
 
         prove_loss(tape, n, self.loss_reduction == "mean", self._constants, dims_of)

@@ -28,6 +28,7 @@ from . import layout as layouts
 from .errors import CannotAssign, NotIsolated
 from .graph import Edge, Graph
 from .layout import Layout
+from .moves import Move, may_move
 
 # Backward nodes that move, copy or cast the entries of one tensor and change no norm.
 ISOMETRIES = frozenset(
@@ -68,6 +69,7 @@ class Tap:
     inputs: dict[int, Edge]
     # by output; None where there are no samples, or none were seen yet
     layouts: tuple[Layout | None, ...]
+    positions: tuple[int, ...]  # by output: entries for each sample, what the layout was seen at
     terminal: bool  # no tap lies below it, so that backward does not run it by itself
 
 
@@ -101,11 +103,38 @@ class Plan:
     taps: tuple[Tap, ...]
     clusters: tuple[Cluster, ...]
     unused: tuple[str, ...]  # private parameters that the forward did not touch
+    moves: tuple[Move, ...] = ()  # asked again on every batch
+    # The plans of the same operations for inputs of other shapes, by these; all share this one.
+    variants: dict[tuple, Plan] = field(default_factory=dict)
+    uses: int = 0  # of all variants, counted by the first; a proof is due when they have doubled
     root_dims: list[int | None] | None = None  # where outputs hold the samples, once proved
     # inputs and output gradients of all taps, as of the largest batch so far
     activation_bytes: int = 0
     # what the rules chose, for `check`
     methods: dict[tuple[str, ...], str] = field(default_factory=dict)
+
+    @functools.cached_property
+    def plain(self) -> bool:
+        """Whether every tensor that it names has one entry for each sample, whatever its shape."""
+        moved = [positions for move in self.moves for positions in move.positions]
+        return all(p == 1 for tap in self.taps for p in tap.positions) and set(moved) <= {1}
+
+    def fits(self, graph: Graph, n: int) -> bool:
+        """Whether samples have as many rows in this graph as they had when the plan was made."""
+        rows = [
+            (graph.shape((tap.number, k)), layout, positions)
+            for tap in self.taps
+            for k, (layout, positions) in enumerate(zip(tap.layouts, tap.positions, strict=True))
+        ]
+        for move in self.moves:
+            rows += [
+                (graph.shape(move.target), move.target_layout, move.positions[0]),
+                (graph.shape(move.source), move.source_layout, move.positions[1]),
+            ]
+        return all(
+            layout is None or shape[layout.dim] == positions * n
+            for shape, layout, positions in rows
+        )
 
     @functools.cached_property
     def cluster_of(self) -> dict[tuple[int, int], int]:
@@ -126,6 +155,7 @@ class Draft:
         self.dims = [self._dims_of(k) if self.reach[k] else () for k in range(len(full.nodes))]
         self._refuse_mixing()
         self.uses = self._uses()
+        self.moves = self._moves()
 
     def _names_below(self) -> list[frozenset[str]]:
         """For each node, the parameters below it."""
@@ -209,8 +239,35 @@ class Draft:
                     uses[number] = inputs
         return uses
 
+    def _moves(self) -> list[tuple[Edge, Edge]]:
+        """(target, source) where data may decide which rows of the source the target has."""
+        return [
+            ((number, output), child)
+            for number, children in enumerate(self.full.children)
+            if self.reach[number]
+            for output, dim in enumerate(self.dims[number])
+            if dim is not None
+            for place, child in enumerate(children)
+            if child[0] >= 0 and self.reach[child[0]]
+            for along in [self.dims[child[0]][child[1]]]
+            if along is not None and may_move(self.part, number, place, along)
+        ]
+
+    @functools.cached_property
+    def asked(self) -> dict[Edge, int]:
+        """The tensors whose rows must be assigned to samples, and where they hold them."""
+        edges = [(number, k) for number in self.uses for k in range(len(self.dims[number]))]
+        edges += [edge for move in self.moves for edge in move]
+        dims = {edge: self.dims[edge[0]][edge[1]] for edge in edges}
+        return {edge: dim for edge, dim in dims.items() if dim is not None}
+
+    def positions(self, edge: Edge) -> int:
+        """Entries for each sample."""
+        dim = self.dims[edge[0]][edge[1]]
+        return 1 if dim is None else self.part.shape(edge)[dim] // self.num_part
+
     def plan(self, found: dict[Edge, Layout | None], all_names: Sequence[str]) -> Plan:
-        """`found` gives the layout of each batched output of each tap."""
+        """`found` gives the layout of each batched output of each tap, and of each move."""
         leads: list[bool] = []
         taps = []
         for number, children in enumerate(self.full.children):
@@ -218,7 +275,8 @@ class Draft:
             leads.append(below or number in self.uses or number in self.full.foreign)
             if number in self.uses:
                 outputs = tuple(found.get((number, k)) for k in range(len(self.dims[number])))
-                taps.append(Tap(number, self.uses[number], outputs, terminal=not below))
+                positions = tuple(self.positions((number, k)) for k in range(len(outputs)))
+                taps.append(Tap(number, self.uses[number], outputs, positions, terminal=not below))
         used = frozenset().union(
             *(self.reach[edge[0]] for tap in taps for edge in tap.inputs.values())
         )
@@ -227,7 +285,18 @@ class Draft:
             taps=tuple(taps),
             clusters=tuple(self._clusters()),
             unused=tuple(name for name in all_names if name not in used),
+            moves=tuple(self._move(target, source, found) for target, source in self.moves),
         )
+
+    def _move(self, target: Edge, source: Edge, found: dict[Edge, Layout | None]) -> Move:
+        ours, theirs = found[target], found[source]
+        if ours is None or theirs is None:
+            raise CannotAssign(
+                f"no gradient passed {self.full.names[target[0]]}, which data steer, so that the "
+                "order of its rows is not known"
+            )
+        positions = self.positions(target), self.positions(source)
+        return Move(target, source, ours, theirs, positions)
 
     def _clusters(self) -> list[Cluster]:
         uses: dict[Edge, list[tuple[int, int]]] = defaultdict(list)
@@ -279,7 +348,7 @@ def sample_of(names: frozenset[str]) -> str:
 def assign(
     draft: Draft, first: dict[Edge, Tensor], second: dict[Edge, Tensor], factors: Tensor
 ) -> dict[Edge, list[Layout]]:
-    """The layouts that a probe leaves possible, for each batched output of each tap.
+    """The layouts that a probe leaves possible, for each batched tensor that is asked for.
 
     `first` and `second` are gradients at the taps of a graph of len(factors) samples, where in
     the second sample s entered with `factors[s]` times the output gradient. Rows of sample s
@@ -288,10 +357,7 @@ def assign(
     """
     return {
         edge: explain(draft, edge, dim, first.get(edge), second.get(edge), factors)
-        for number in draft.uses
-        for output, dim in enumerate(draft.dims[number])
-        for edge in [(number, output)]
-        if dim is not None
+        for edge, dim in draft.asked.items()
     }
 
 

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
 
 from .capture import gradients
 from .errors import CannotAssign, NotIsolated
@@ -21,7 +22,7 @@ from .graph import Edge, Graph, trace
 from .layout import Layout
 from .plan import Draft, Plan, assign
 from .samples import Batch
-from .sandbox import sandbox
+from .sandbox import MIDDLE, sandbox
 
 
 @dataclass(frozen=True)
@@ -42,33 +43,46 @@ class Forward:
         tree = self.batch.take(samples)
         return replace(self, batch=Batch(tree, len(samples), self.batch.axes))
 
-    def alone(self, sample: int) -> Repeated:
+    def alone(self, sample: int, draw: float = MIDDLE) -> Repeated:
         """One sample by itself; a model that needs company is not isolated."""
         try:
-            return self.again([sample])
+            return self.again([sample], draw=draw)
         except (RuntimeError, ValueError, IndexError) as error:
             raise NotIsolated(
                 f"the forward fails on one sample alone, as if it needed others: {error}"
             ) from error
 
-    def again(self, samples: Sequence[int], probing: bool = False) -> Repeated:
+    def again(
+        self, samples: Sequence[int], probing: bool = False, draw: float = MIDDLE
+    ) -> Repeated:
         """These samples alone, in the sandbox.
 
         For a probe parameters are moved and random layers are left to chance, so that what a
         random permutation mixes is seen as mixed.
         """
-        with sandbox(self.model, perturb=probing, quiet=not probing) as stand_ins:
+        with sandbox(self.model, probing, quiet=not probing, draw=draw) as traces:
             roots = self.run(self.batch.take(samples))
             buffers = dict(self.model.named_buffers())
-        known = {key: original for key, original in stand_ins.items() if id(original) in self.names}
+        stand_ins = traces.stand_ins.items()
+        known = {key: original for key, original in stand_ins if id(original) in self.names}
         names = self.names | {key: self.names[id(original)] for key, original in known.items()}
-        return Repeated(roots, trace(roots, names), buffers)
+        return Repeated(roots, trace(roots, names), buffers, traces.drew)
+
+    def outputs(self, samples: Sequence[int], draw: float = MIDDLE) -> list[Tensor]:
+        """What `again` returns, without what a backward would need: little memory for many samples.
+
+        Gradients are on all the same, so that the model cannot tell the difference.
+        """
+        forget = saved_tensors_hooks(lambda tensor: None, lambda nothing: torch.empty(0))
+        with sandbox(self.model, draw=draw), forget:
+            return [root.detach() for root in self.run(self.batch.take(samples))]
 
 
 class Repeated(NamedTuple):
     roots: list[Tensor]
     graph: Graph
     buffers: dict[str, Tensor]  # as the forward left them
+    drew: bool  # random numbers that another draw would have changed
 
 
 def find_plan(full: Graph, forward: Forward) -> Plan:
@@ -129,12 +143,7 @@ def probe(
             column[top.rows_of(len(column), n, sample)] = float(factors[sample])
         plain.append(ones)
         scaled.append(ones * column.view(-1, *[1] * (ones.dim() - top.dim - 1)))
-    edges = [
-        (number, k)
-        for number in draft.uses
-        for k, dim in enumerate(draft.dims[number])
-        if dim is not None
-    ]
+    edges = list(draft.asked)
     roots = [graph.edge(edge) for edge in tops]
     first = gradients(graph, roots, plain, edges, retain_graph=True)
     second = gradients(graph, roots, scaled, edges, retain_graph=True)

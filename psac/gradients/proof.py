@@ -1,9 +1,14 @@
 """The engine proves itself before it is believed: on the first batch of every new computation.
 
-A few samples of the batch (at most 16) are run together by the engine, and three of them alone by
+A few samples of the batch (about 16) are run together by the engine, and three of them alone by
 plain autograd, both without randomness. Outputs, norms and directions must agree, or `NotIsolated`
-is raised and training does not start. With the probes of planner.py this costs less than two
-ordinary steps, and a fraction of one for large batches.
+is raised and training does not start. What the few have as outputs, they must have in the whole
+batch, too; and where the model draws random numbers, whatever it draws. With the probes of
+planner.py this costs less than two ordinary steps.
+
+What a model does may depend on its inputs, on the step, on chance. So the proof is repeated ever
+more rarely (at 2, 4, 8, ... forwards of the same computation), then also with the samples whose
+gradients are largest: where one sample leaks into others, it shows there.
 
 For the loop over samples there is no engine to check; its proof is that a sample's output is the
 same alone and among others, and that a loss which the model reduces by itself is the stated mean
@@ -25,8 +30,9 @@ from .groups import TOGETHER
 from .layout import Layout, find
 from .plan import Plan
 from .planner import Forward, find_plan
+from .sandbox import HIGH, LOW
 
-MOST, ALONE = 16, 3
+MOST, ALONE, LARGEST = 16, 3, 2
 HALF = (torch.bfloat16, torch.float16)
 
 
@@ -60,17 +66,27 @@ def first_that_fits(
     raise next((e for e in errors if isinstance(e, NotIsolated)), errors[0])
 
 
-def prove(plan: Plan, forward: Forward, cotangents: Sequence[Tensor | None], mean: bool) -> float:
-    """The engine's per-sample gradients against plain autograd; returns the worst error."""
-    samples = spread(forward.num_samples, MOST)
+def prove(
+    plan: Plan,
+    forward: Forward,
+    cotangents: Sequence[Tensor | None],
+    mean: bool,
+    chosen: Sequence[int] = (),
+) -> float:
+    """The engine's per-sample gradients against plain autograd; returns the worst error.
+
+    `chosen` samples are among those that are compared.
+    """
+    samples = sorted({*spread(forward.num_samples, MOST), *chosen})
     few, n = forward.among(samples), len(samples)
-    roots, graph, buffers = few.again(range(n))
+    roots, graph, buffers, drew = few.again(range(n))
     if graph.signature != plan.signature:
         raise CannotAssign("the operations that run change from forward to forward")
     given = [
         rows_of(c, root, forward.num_samples, samples)
         for root, c in zip(roots, cotangents, strict=True)
     ]
+    prove_company(forward, samples, roots, mean, drew)
     captured = capture(graph, plan, roots, given, n)
     (squared,) = captured.norms_squared(TOGETHER)
     if squared is None:
@@ -79,8 +95,8 @@ def prove(plan: Plan, forward: Forward, cotangents: Sequence[Tensor | None], mea
     tolerance = 5e-2 if any(root.dtype in HALF for root in roots) else 5e-3
     floor = 1e-3 * float(norms.nan_to_num(0, 0, 0).max())
     weights, expected, worst = torch.zeros_like(norms), {}, 0.0
-    for sample in spread(n, ALONE):
-        alone, alone_graph, alone_buffers = few.alone(sample)
+    for sample in sorted({*spread(n, ALONE), *map(samples.index, chosen)}):
+        alone, alone_graph, alone_buffers, _ = few.alone(sample)
         refuse_statistics(buffers, alone_buffers)
         plan.root_dims = [
             dim_of_samples(root, one, n, 1) for root, one in zip(roots, alone, strict=True)
@@ -112,23 +128,94 @@ def prove(plan: Plan, forward: Forward, cotangents: Sequence[Tensor | None], mea
 
 def prove_isolation(forward: Forward, mean: bool) -> None:
     """What the batch gives a sample is what it gets alone, and reduced losses add up."""
-    few = forward.among(spread(forward.num_samples, MOST))
-    n = few.num_samples
-    roots, _, buffers = few.again(range(n))
+    samples = spread(forward.num_samples, MOST)
+    few, n = forward.among(samples), len(samples)
+    roots, _, buffers, drew = few.again(range(n))
+    prove_company(forward, samples, roots, mean, drew)
     totals = [0.0] * len(roots)
     is_reduced = [root.dim() == 0 for root in roots]
     for sample in range(n) if any(is_reduced) else spread(n, ALONE):
-        alone, _, alone_buffers = few.alone(sample)
+        alone, _, alone_buffers, _ = few.alone(sample)
         refuse_statistics(buffers, alone_buffers)
         same_output(roots, alone, sample, n, 5e-2)
         for k, one in enumerate(alone):
             totals[k] += float(one.detach().sum()) / (n if mean else 1)
-    for root, total, reduced in zip(roots, totals, is_reduced, strict=True):
-        if reduced and not abs(total - float(root.detach())) <= 5e-3 * max(abs(total), 1e-6):
+    same_totals(roots, totals)
+
+
+def same_totals(roots: Sequence[Tensor], totals: Sequence[float]) -> None:
+    """The losses that the model reduces by itself are what their samples add up to."""
+    for root, total in zip(roots, totals, strict=True):
+        if root.dim() or not math.isfinite(total):
+            continue
+        found = float(root.detach())
+        if not abs(total - found) <= 5e-3 * max(abs(total), 1e-6):
             raise NotIsolated(
-                f"the loss of the batch is {float(root.detach()):.6g} and that of its samples "
+                f"the loss of the batch is {found:.6g} and that of its samples "
                 f"{total:.6g}: the loss is not a mean or sum over samples."
             )
+
+
+def prove_company(
+    forward: Forward, samples: Sequence[int], few: Sequence[Tensor], mean: bool, drew: bool
+) -> None:
+    """What a few samples get by themselves (`few`), they get among all of the batch.
+
+    Also for other random numbers, where the model drew any.
+    """
+    total = forward.num_samples
+    if total > len(samples):
+        whole = forward.outputs(range(total))
+        same_in_company(whole, few, total, samples)
+        if any(root.dim() == 0 for root in whole):
+            same_totals(whole, parts_of(forward, len(whole), mean))
+    for draw in (LOW, HIGH) if drew else ():
+        try:
+            whole = forward.outputs(range(total), draw)
+            alone = [forward.outputs([sample], draw) for sample in spread(total, ALONE)]
+        except (RuntimeError, ValueError, IndexError):
+            continue  # numbers that this model does not expect at once
+        for sample, one in zip(spread(total, ALONE), alone, strict=True):
+            same_in_company(whole, one, total, [sample])
+
+
+def same_in_company(
+    whole: Sequence[Tensor], few: Sequence[Tensor], total: int, samples: Sequence[int]
+) -> None:
+    """The rows of some samples in the outputs of all are those that they have as `few`."""
+    if len(whole) != len(few):
+        raise NotIsolated(
+            f"the forward has {len(whole)} outputs for {total} samples and {len(few)} for "
+            f"{len(samples)} of them."
+        )
+    tolerance = 5e-1 if any(root.dtype in HALF for root in whole) else 5e-2
+    for root, part in zip(whole, few, strict=True):
+        if total == len(samples) or not part.numel():
+            continue
+        dim = dim_of_samples(root, part, total, len(samples))
+        if dim is None:
+            continue
+        pair = rows_of(root, part, total, samples), part.detach()
+        rows = [Layout(dim).samples_first(t, len(samples)).flatten(1) for t in pair]
+        size = rows[1].abs().amax(1)
+        difference = (rows[0] - rows[1]).abs().amax(1)
+        wrong = torch.isfinite(size) & ~(difference <= tolerance * size.clamp(min=1e-6))
+        if bool(wrong.any()):
+            raise NotIsolated(
+                f"the output of a sample differs by {float(difference[wrong].max()):.3g} between "
+                f"a batch of {total} samples and {len(samples)} of them: samples leak into each "
+                "other in the forward."
+            )
+
+
+def parts_of(forward: Forward, count: int, mean: bool) -> list[float]:
+    """The reduced losses of a batch, from parts of it."""
+    n, totals = forward.num_samples, [0.0] * count
+    for start in range(0, n, MOST):
+        part = range(start, min(start + MOST, n))
+        for k, root in enumerate(forward.outputs(part)):
+            totals[k] += float(root.sum()) * (len(part) / n if mean else 1)
+    return totals
 
 
 def spread(total: int, count: int) -> list[int]:
@@ -136,6 +223,11 @@ def spread(total: int, count: int) -> list[int]:
     if total <= count:
         return list(range(total))
     return [k * (total - 1) // (count - 1) for k in range(count)]
+
+
+def largest(norms: Tensor, count: int) -> list[int]:
+    """The samples of the largest finite norms."""
+    return norms.nan_to_num(0, 0, 0).topk(min(count, len(norms))).indices.tolist()
 
 
 def size(grads: dict[str, Tensor]) -> float:
