@@ -189,15 +189,14 @@ class Call:
                 self._forwards(n), lambda f: (find_plan(self.graph, f), 0.0)
             )
         assert plan is not None
-        plan.root_dims, plan.variants = known.root_dims, known.variants
+        plan.root_dims, plan.variants, plan.first = known.root_dims, known.variants, known
         return plan
 
     def _prove_again(
         self, plan: Plan, captured: Captured, n: int, grads: Sequence[Tensor | None]
     ) -> None:
         """At every doubling of the number of forwards; before anything of this one is used."""
-        first = self.engine.plans[self.key]
-        assert first is not None
+        first = plan.first or plan
         first.uses += 1
         if first.uses < 2 or first.uses & (first.uses - 1):
             return

@@ -121,6 +121,7 @@ class Engine:
             ),
             self.model.register_forward_hook(Hook(self._after), with_kwargs=True),
         ]
+        self._places = [handle.id for handle in self._handles]
         self._modules = list(self.model.modules())
         self._handles += [
             p.register_post_accumulate_grad_hook(lambda p, name=name: self._outside(p, name))
@@ -206,7 +207,7 @@ class Engine:
 
         A forward that is repeated runs them all again.
         """
-        before, after = (handle.id for handle in self._handles[:2])
+        before, after = self._places
         if next(iter(self.model._forward_pre_hooks)) != before:
             raise PrivacyError(
                 "a forward pre-hook with prepend=True came before that of the engine on "
@@ -237,7 +238,7 @@ class Engine:
                 "Switch them on before the model is called."
             )
         args, kwargs = self._given.pop()
-        if next(reversed(self.model._forward_hooks)) != self._handles[1].id:
+        if next(reversed(self.model._forward_hooks)) != self._places[1]:
             raise PrivacyError(
                 f"a forward hook was registered on {type(self.model).__name__} while its forward "
                 "ran. Register it before the model is called."

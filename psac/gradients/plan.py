@@ -106,6 +106,7 @@ class Plan:
     moves: tuple[Move, ...] = ()  # asked again on every batch
     # The plans of the same operations for inputs of other shapes, by these; all share this one.
     variants: dict[tuple, Plan] = field(default_factory=dict)
+    first: Plan | None = None  # of the variants, if it is another one
     uses: int = 0  # of all variants, counted by the first; a proof is due when they have doubled
     root_dims: list[int | None] | None = None  # where outputs hold the samples, once proved
     # inputs and output gradients of all taps, as of the largest batch so far
