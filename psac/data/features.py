@@ -131,7 +131,7 @@ def _stored(features: np.ndarray, labels: np.ndarray) -> bytes:
 
 CIFAR10_FEATURES = Entry(
     name="cifar10-features",
-    title="CIFAR-10 as 1,280 features of EfficientNet-Lite0, computed here",
+    title="CIFAR-10 features: 1,280 numbers a picture, by EfficientNet-Lite0",
     licence="that of CIFAR-10; network and weights Apache 2.0",
     reference="Tan, Le 2019, EfficientNet, arXiv:1905.11946; " + CIFAR10.reference,
     page=CIFAR10.page,

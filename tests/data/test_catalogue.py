@@ -53,6 +53,7 @@ class TestEveryEntry:
         assert {"train", "test"} <= info.records.keys()
         assert all(count > 0 for count in info.records.values())
         assert all((info.title, info.licence, info.reference, info.page, info.classes))
+        assert info.title.partition(": ")[2]  # what `psac data list` says of it
         assert info.obtained is None
 
     def test_names_a_file_for_every_checksum_and_source(self, name):
