@@ -93,17 +93,37 @@ class Run:
             **how["model_settings"],
         )
         model = with_copies(model, copies=how.get("copies", 1), shift=how.get("shift", 0))
-        model.load_state_dict(load_file(self.model_path))
+        with self._whole_model():
+            model.load_state_dict(load_file(self.model_path))
         return model.eval()
 
     def model_facts(self) -> dict[str, Any]:
         """What the header of the model says: how to build it, its classes, what it cost."""
         from safetensors import safe_open
 
+        if not self.folder.exists():
+            raise RunError(f"there is no folder {self.folder}.")
         if not self.model_path.exists():
             raise RunError(f"there is no trained model in {self.folder}: the run is not finished.")
-        with safe_open(self.model_path, framework="pt") as file:  # type: ignore[no-untyped-call]
-            return json.loads(file.metadata()["psac"])
+        with (
+            self._whole_model(),
+            safe_open(self.model_path, framework="pt") as file,  # type: ignore[no-untyped-call]
+        ):
+            return json.loads((file.metadata() or {})["psac"])
+
+    @contextlib.contextmanager
+    def _whole_model(self) -> Iterator[None]:
+        """Says what to do about a file that was cut short, or is another's."""
+        from safetensors import SafetensorError
+
+        try:
+            yield
+        except (SafetensorError, KeyError, OSError) as error:
+            raise RunError(
+                f"{self.model_path} is not a whole model of a run ({error}). Copy it again from "
+                f"where it was trained; or, if {self.checkpoint_path.name} is there, remove "
+                f"{self.summary_path.name} and resume the run, which writes the model anew."
+            ) from error
 
     # Beginning and going on
     def refuse(self, recipe: Recipe, *, resume: bool) -> None:
