@@ -30,17 +30,27 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, TensorDataset
 
+from psac.data.columns import Columns
 from psac.data.images import decoded
 
 
 class TensorRecords(TensorDataset):
-    """Inputs and labels in memory: `tensors` is both, whole."""
+    """Inputs and labels in memory: `tensors` is both, whole.
+
+    `columns` are those of the table that they come from, by `psac.data.columns`, or None.
+    """
 
     def __init__(
-        self, inputs: Tensor, labels: Tensor, *, name: str, classes: Sequence[str]
+        self,
+        inputs: Tensor,
+        labels: Tensor,
+        *,
+        name: str,
+        classes: Sequence[str],
+        columns: Columns | None = None,
     ) -> None:
         super().__init__(inputs, labels)
-        self.name, self.classes = name, tuple(classes)
+        self.name, self.classes, self.columns = name, tuple(classes), columns
 
 
 class ImageFiles(Dataset[tuple[Tensor, Tensor]]):

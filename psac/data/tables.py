@@ -11,6 +11,10 @@ What a feature is must not depend on who is in the table.  So:
   given they are read off the records, with a `PrivacyWarning`: that a value occurs is then told to
   anyone who sees the shape of the model.
 - The classes are taken to be public.  Without `classes` they are the labels that occur, sorted.
+
+Records that belong together have the same columns, by their names (`psac.data.columns`): a second
+table, read with `columns=first.columns`, has the features of the first in their order, whatever the
+order in the file, and is refused if a column is missing or unknown.
 """
 
 from __future__ import annotations
@@ -27,6 +31,7 @@ import torch
 from torch import Tensor
 
 from psac.accounting import PrivacyWarning
+from psac.data.columns import CATEGORIES, NUMBER, Columns, in_order
 from psac.data.entry import DataNotFound
 from psac.data.optional import needed
 from psac.data.records import TensorRecords, TextRecords
@@ -43,10 +48,14 @@ def from_csv(
     classes: Sequence[str] | None = None,
     ranges: Ranges | None = None,
     categories: Categories | None = None,
+    columns: Columns | None = None,
 ) -> TensorRecords | TextRecords:
-    """Records of a CSV file in UTF-8, whose first line names the columns."""
+    """Records of a CSV file in UTF-8, whose first line names the columns.
+
+    `columns` are those of records that these must be like, such as `train.columns` for a test.
+    """
     table = _csv_table(Path(path).expanduser())
-    return _records(table, label, text, classes, ranges or {}, categories or {})
+    return _records(table, label, text, classes, ranges or {}, categories or {}, columns)
 
 
 def from_parquet(
@@ -57,10 +66,11 @@ def from_parquet(
     classes: Sequence[str] | None = None,
     ranges: Ranges | None = None,
     categories: Categories | None = None,
+    columns: Columns | None = None,
 ) -> TensorRecords | TextRecords:
-    """Records of a Parquet file, by pyarrow (the extra `data`)."""
+    """Records of a Parquet file, by pyarrow (the extra `data`); else as `from_csv`."""
     table = _parquet_table(Path(path).expanduser())
-    return _records(table, label, text, classes, ranges or {}, categories or {})
+    return _records(table, label, text, classes, ranges or {}, categories or {}, columns)
 
 
 def inputs_from_table(
@@ -69,15 +79,23 @@ def inputs_from_table(
     label: str,
     ranges: Ranges | None = None,
     categories: Categories | None = None,
+    columns: Columns | None = None,
 ) -> Tensor:
     """The features of a CSV or Parquet file that need not have the column of labels.
 
-    Categories are not read off these records: they could be others than those that were learned.
+    `columns` are those that were learned.  Without them the file's are taken by their position, and
+    only those with a range or categories can be told to be missing.  Categories are not read off
+    these records: they could be others than those that were learned.
     """
-    file = Path(path).expanduser()
-    table = _parquet_table(file) if file.suffix == ".parquet" else _csv_table(file)
+    table = _table(Path(path).expanduser())
     table.columns.pop(label, None)
-    return _inputs(table, ranges or {}, categories or {}, found_ones=False)
+    _refuse_without(table, [*(ranges or {}), *(categories or {})] if columns is None else [])
+    return _inputs(table, ranges or {}, categories or {}, columns, found_ones=False)[0]
+
+
+def column_names(path: str | os.PathLike[str]) -> list[str]:
+    """Those of a CSV or Parquet file."""
+    return list(_table(Path(path).expanduser()).columns)
 
 
 class _Table(NamedTuple):
@@ -105,6 +123,9 @@ def _csv_table(file: Path) -> _Table:
             header, *rows = [row for row in csv.reader(lines) if row] or [[]]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise DataNotFound(f"{file} cannot be read as CSV in UTF-8 ({error}).") from error
+    if not header:
+        raise DataNotFound(f"{file} holds no records, and no line that names the columns.")
+    _refuse_other_separators(file, header)
     if len(set(header)) < len(header):
         raise ValueError(f"{file} names a column twice: {', '.join(header)}. Rename one of them.")
     for number, row in enumerate(rows, start=1):
@@ -114,6 +135,20 @@ def _csv_table(file: Path) -> _Table:
                 "remove it."
             )
     return _Table(file, {name: [row[place] for row in rows] for place, name in enumerate(header)})
+
+
+def _refuse_other_separators(file: Path, header: list[str]) -> None:
+    """They are not guessed: where columns end with semicolons, numbers often have commas."""
+    for mark, what in ((";", "semicolons"), ("\t", "tabs")):
+        if len(header) == 1 and mark in header[0]:
+            raise ValueError(
+                f"{file} has {what} between its columns ({header[0]!r}). Save it with commas, and "
+                "with points in its numbers."
+            )
+
+
+def _table(file: Path) -> _Table:
+    return _parquet_table(file) if file.suffix.lower() == ".parquet" else _csv_table(file)
 
 
 def _parquet_table(file: Path) -> _Table:
@@ -140,60 +175,96 @@ def _records(
     classes: Sequence[str] | None,
     ranges: Ranges,
     categories: Categories,
+    columns: Columns | None,
 ) -> TensorRecords | TextRecords:
-    _check(table, label, text, ranges, categories)
+    _check(table, label, text, ranges, categories, columns)
     numbers, names = _labels(table, label, classes)
     if text is not None:
         pairs = zip(map(str, table.column(text)), numbers, strict=True)
         records = [{"text": value, "label": number} for value, number in pairs]
         return TextRecords(records, name=table.file.stem, classes=names)
     del table.columns[label]
-    inputs = _inputs(table, ranges, categories)
-    return TensorRecords(inputs, torch.tensor(numbers), name=table.file.stem, classes=names)
+    inputs, kinds = _inputs(table, ranges, categories, columns, found_ones=columns is None)
+    return TensorRecords(
+        inputs, torch.tensor(numbers), name=table.file.stem, classes=names, columns=kinds
+    )
 
 
 def _inputs(
-    table: _Table, ranges: Ranges, categories: Categories, *, found_ones: bool = True
-) -> Tensor:
-    """One vector for each record; `found_ones` allows categories that are read off the records."""
+    table: _Table,
+    ranges: Ranges,
+    categories: Categories,
+    columns: Columns | None,
+    *,
+    found_ones: bool,
+) -> tuple[Tensor, Columns]:
+    """One vector for each record, and the kinds of the columns in their order.
+
+    `found_ones` allows categories that are read off the records.
+    """
+    if columns is None:
+        columns = {name: _kind(table, name, ranges, categories) for name in table.columns}
+        reason = "It has no numbers: it was left out of the training data, or had others there."
+    else:
+        table = _Table(table.file, in_order(table.columns, columns, table.file))
+        reason = "Those that were read off the training data are not kept: train with a list."
     features = []
-    for name in table.columns:
-        if not found_ones and name not in categories and not _has_numbers(table, name):
+    for name, kind in columns.items():
+        if kind == CATEGORIES and name not in categories and not found_ones:
             raise ValueError(
-                f"{table.file}, column {name!r} has no numbers, and the run does not say what its "
-                f"categories are (data_settings.categories): it was trained without {name!r}, or "
-                "with those that its records happened to have."
+                f"{table.file}, column {name!r}: its categories are not given "
+                f"(data_settings.categories). {reason}"
             )
-        features.append(_feature(table, name, ranges, categories))
-    return torch.from_numpy(np.concatenate(features, axis=1))
+        if kind == NUMBER and name in categories:
+            raise ValueError(
+                f"{table.file}, column {name!r}: categories are given, but it had numbers in the "
+                "training data. Give them for both or for none."
+            )
+        features.append(_feature(table, name, kind, ranges, categories))
+    return torch.from_numpy(np.concatenate(features, axis=1)), dict(columns)
 
 
-def _has_numbers(table: _Table, name: str) -> bool:
+def _kind(table: _Table, name: str, ranges: Ranges, categories: Categories) -> str:
+    if name in categories:
+        return CATEGORIES
+    return NUMBER if name in ranges or _as_numbers(table.column(name)) is not None else CATEGORIES
+
+
+def _as_numbers(values: Any) -> np.ndarray | None:
     try:
-        np.array(table.column(name), np.float64)
+        return np.array(values, np.float64)
     except (ValueError, TypeError):
-        return False
-    return True
+        return None
 
 
 def _check(
-    table: _Table, label: str, text: str | None, ranges: Ranges, categories: Categories
+    table: _Table,
+    label: str,
+    text: str | None,
+    ranges: Ranges,
+    categories: Categories,
+    columns: Columns | None,
 ) -> None:
-    named = [label, *([] if text is None else [text]), *ranges, *categories]
-    if missing := [name for name in named if name not in table.columns]:
-        raise ValueError(
-            f"{table.file} has no column {', '.join(map(repr, missing))}. It has: "
-            f"{', '.join(table.columns) or 'none'}."
-        )
+    _refuse_without(table, [label, *([] if text is None else [text])])
+    if columns is None:  # else all that is missing is said at once
+        _refuse_without(table, [*ranges, *categories])
     if not table.columns[label]:
         raise DataNotFound(f"{table.file} holds no records.")
     if len(table.columns) == 1:
         raise ValueError(f"{table.file} has only the column {label!r}: there is nothing to learn.")
-    if text is not None and (ranges or categories):
-        raise ValueError("ranges and categories are for tables without a column of text.")
+    if text is not None and (ranges or categories or columns):
+        raise ValueError("ranges, categories and columns are for tables without a column of text.")
     for name, (low, high) in ranges.items():
         if not low < high:
             raise ValueError(f"ranges[{name!r}] is {(low, high)}: pass (lowest, highest).")
+
+
+def _refuse_without(table: _Table, names: Sequence[str]) -> None:
+    if missing := [name for name in names if name not in table.columns]:
+        raise ValueError(
+            f"{table.file} has no column {', '.join(map(repr, missing))}. It has: "
+            f"{', '.join(table.columns) or 'none'}."
+        )
 
 
 def _labels(
@@ -218,22 +289,37 @@ def _numerically(value: str) -> tuple[float, str]:
         return float("inf"), value
 
 
-def _feature(table: _Table, name: str, ranges: Ranges, categories: Categories) -> np.ndarray:
-    if name in categories:
-        return _one_hot(table.columns[name], list(map(str, categories[name])))
-    values = table.column(name)
-    try:
-        numbers = np.array(values, np.float64)
-    except (ValueError, TypeError) as error:
-        if name in ranges:
-            raise ValueError(f"{table.file}, column {name!r} has a range, but {error}.") from error
-        return _one_hot(values, _categories_found(table, name))
-    if not np.isfinite(numbers).all():
-        raise ValueError(f"{table.file}, column {name!r} has numbers that are not finite.")
+def _feature(
+    table: _Table, name: str, kind: str, ranges: Ranges, categories: Categories
+) -> np.ndarray:
+    if kind == CATEGORIES:
+        if name in categories:
+            return _one_hot(table.columns[name], list(map(str, categories[name])))
+        return _one_hot(table.column(name), _categories_found(table, name))
+    numbers = _numbers(table, name, ranges)
     if name in ranges:
         low, high = ranges[name]
         numbers = np.clip((numbers - low) / (high - low), 0, 1)
     return numbers.astype(np.float32)[:, None]
+
+
+def _numbers(table: _Table, name: str, ranges: Ranges) -> np.ndarray:
+    values = table.column(name)
+    numbers = _as_numbers(values)
+    if numbers is None:
+        bad = next(place for place, value in enumerate(values) if _as_numbers(value) is None)
+        expected = "has a range" if name in ranges else "had numbers in the training data"
+        raise ValueError(
+            f"{table.file}, column {name!r} {expected}, but record {bad + 1} is {values[bad]!r}, "
+            "which is no number. Mend or remove it."
+        )
+    if not np.isfinite(numbers).all():
+        bad = int(np.flatnonzero(~np.isfinite(numbers))[0])
+        raise ValueError(
+            f"{table.file}, column {name!r}: record {bad + 1} is {values[bad]!r}, which is not "
+            "finite. Fill it in or drop it."
+        )
+    return numbers
 
 
 def _categories_found(table: _Table, name: str) -> list[str]:

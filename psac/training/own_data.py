@@ -7,38 +7,43 @@
 
 How a kind is read is said in `psac.data`; the recipe's `data_settings` are its settings, such as
 `label` for a table.  Guarantees: a test record has the number of its class in the training data,
-by the name of the class; where that cannot be, and where inputs differ in shape, it is refused.
+by the name of the class, and its columns, if it has any, are those of the training data by their
+names; where that cannot be, and where inputs differ in shape, it is refused.
 """
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Mapping
+import inspect
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from psac.accounting import PrivacyWarning
+from psac.data.columns import Columns
+from psac.training.recipe import did_you_mean
 
 Split = Literal["train", "test"]
-ENDINGS = (".csv", ".parquet", ".npz")
+TABLES = (".csv", ".parquet")
+ENDINGS = (*TABLES, ".npz")
 
 
-def load_own(path: Path, split: Split, settings: Mapping[str, Any]) -> Any:
-    """The split of the data at this path."""
+def load_own(
+    path: Path, split: Split, settings: Mapping[str, Any], columns: Columns | None = None
+) -> Any:
+    """The split of the data at this path; `columns` are those of the training data."""
     place = _place(path, split)
-    if split == "train" or place.suffix not in (".csv", ".parquet"):
+    if split == "train":
+        return _refuse_one_class(_read(place, settings), place, settings)
+    if (place.suffix in TABLES) != (columns is not None):
+        raise ValueError(
+            f"{place} and the training data in {_place(path, 'train')} are of two kinds: a table "
+            "has names for its columns, arrays have none. Make them alike."
+        )
+    if columns is None:
         return _read(place, settings)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", PrivacyWarning)
-        try:
-            return _read(place, settings)
-        except PrivacyWarning as warning:
-            raise ValueError(
-                f"{warning} Those of the test records would be others than in training."
-            ) from warning
+    return _read(place, {**settings, "columns": columns})
 
 
 def _place(path: Path, split: Split) -> Path:
@@ -49,33 +54,79 @@ def _place(path: Path, split: Split) -> Path:
         if there:
             return there[0]
     if split == "test":
+        kinds = ", ".join(f"test{ending}" for ending in ENDINGS)
+        where = (
+            f"{path} has no test split: that would be {path}/test, or {kinds} in it, beside one "
+            "for training"
+            if path.is_dir()
+            else f"{path} is one file, all of it for training: it has no test split. For one, "
+            f"make a folder with train{path.suffix} and test{path.suffix} in it"
+        )
         raise ValueError(
-            f"{path} has no test split: that would be {path}/test, or test{', test'.join(ENDINGS)} "
-            "in it, beside one for training. Or hold out a part of it for evaluation, which then "
-            "stays private: validation_fraction = 0.1."
+            f"{where}. Or hold out a part of it for evaluation, which then stays private: "
+            "validation_fraction = 0.1."
         )
     return path
 
 
 def _read(place: Path, settings: Mapping[str, Any]) -> Any:
-    from psac import data
-
-    readers = {".csv": data.from_csv, ".parquet": data.from_parquet, ".npz": data.from_npz}
-    if place.is_dir():
-        reader = data.from_folder
-    elif place.suffix in readers:
-        reader = readers[place.suffix]
-    else:
-        raise ValueError(
-            f"{place} is of no kind that can be read: give a folder of images by class, or a file "
-            f"that ends in {', '.join(ENDINGS)}."
-        )
+    reader = _reader(place)
+    _check_settings(place, reader, settings)
     try:
         return reader(place, **settings)
     except TypeError as error:
         raise ValueError(
             f"{place} cannot be read with data_settings {dict(settings)}: {error}."
         ) from error
+
+
+def _reader(place: Path) -> Callable[..., Any]:
+    from psac import data
+
+    readers = {".csv": data.from_csv, ".parquet": data.from_parquet, ".npz": data.from_npz}
+    if place.is_dir():
+        return data.from_folder
+    if place.suffix in readers:
+        return readers[place.suffix]
+    raise ValueError(
+        f"{place} is of no kind that can be read: give a folder of images by class, or a file "
+        f"that ends in {', '.join(ENDINGS)}."
+    )
+
+
+def _check_settings(place: Path, reader: Callable[..., Any], settings: Mapping[str, Any]) -> None:
+    known = sorted(list(inspect.signature(reader).parameters)[1:])
+    for name in settings:
+        if name not in known:
+            raise ValueError(
+                f"data setting '{name}' is unknown for {place}. Known: "
+                f"{', '.join(known) or 'none'}.{did_you_mean(name, known)}"
+            )
+    if place.suffix in TABLES and "label" not in settings:
+        from psac.data.tables import column_names
+
+        raise ValueError(
+            f"{place} is a table: give --label, or label in data_settings, the column of the "
+            f"classes. It has: {', '.join(column_names(place))}."
+        )
+
+
+def _refuse_one_class(records: Any, place: Path, settings: Mapping[str, Any]) -> Any:
+    """Training records, if there is something to tell apart."""
+    if len(records.classes) != 1:
+        return records
+    if place.is_dir():
+        where = f"are in the folder '{records.classes[0]}'"
+    elif place.suffix in TABLES:
+        where = f"have the class '{records.classes[0]}' in the column '{settings['label']}'"
+    elif records.tensors[1].ndim == 2:
+        raise ValueError(
+            f"{place}: y has one column, that is one class which a record has or has not. For two "
+            "classes, store y[:, 0]."
+        )
+    else:
+        where = f"have the class {records.classes[0]} in y"
+    raise ValueError(f"{place}: all records {where}. There must be two classes or more to learn.")
 
 
 def renumbered(labels: Tensor, theirs: tuple[str, ...], own: tuple[str, ...], name: str) -> Tensor:

@@ -3,8 +3,9 @@
     for row in predictions(Run("runs/first"), [Path("shoe.png"), Path("more.npz")]): ...
 
 Inputs are made as those of the training data were: pictures get the size and the channels of the
-model's input, columns of a table the run's own ranges and categories.  An .npz needs `x` alone, a
-table no column of labels.  Guarantees: a row for each record, in order; probabilities add up to 1
+model's input, columns of a table the run's own ranges and categories.  Columns are found by their
+names, in any order; missing and unknown ones are refused.  An .npz needs `x` alone, a table no
+column of labels.  Guarantees: a row for each record, in order; probabilities add up to 1
 where a record has one class, and stand each for itself where it may have several; what does not fit
 the model is refused with what does.  The predictions for a record that was not in the training data
 tell no more of those that were than the model does.
@@ -12,6 +13,7 @@ tell no more of those that were than the model does.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,6 +22,7 @@ import torch
 from torch import Tensor
 
 from psac.data.arrays import inputs_from_npz
+from psac.data.columns import Columns
 from psac.data.folders import ENDINGS, images_in
 from psac.data.images import decoded
 from psac.data.tables import inputs_from_table
@@ -41,7 +44,7 @@ def predictions(run: Run, files: Iterable[Path]) -> Iterator[Prediction]:
     facts = run.model_facts()
     model, classes, shape = run.model(), facts["classes"], tuple(facts["input_shape"])
     for file in _expanded(files):
-        inputs = _checked(_inputs(run, file, shape), shape, file)
+        inputs = _checked(_inputs(run, file, facts), shape, file)
         with torch.no_grad():
             scores = torch.cat([model(part).float() for part in inputs.split(BATCH)])
         several = facts.get("several_labels", False)
@@ -62,14 +65,14 @@ def _expanded(files: Iterable[Path]) -> Iterator[Path]:
         yield from found
 
 
-def _inputs(run: Run, file: Path, shape: tuple[int, ...]) -> Tensor:
+def _inputs(run: Run, file: Path, facts: dict[str, Any]) -> Tensor:
     ending = file.suffix.lower()
     if ending == ".npz":
         return inputs_from_npz(file)
     if ending in TABLES:
-        return _of_table(run, file)
+        return _of_table(run, file, facts.get("columns"))
     if ending in ENDINGS:
-        return _of_picture(file, shape)
+        return _of_picture(file, tuple(facts["input_shape"]))
     known = " ".join((*ENDINGS, *TABLES, ".npz"))
     raise ValueError(f"{file} is of no kind that can be read: give {known}, or a folder.")
 
@@ -84,7 +87,7 @@ def _of_picture(file: Path, shape: tuple[int, ...]) -> Tensor:
     return decoded(file, size=size, channels=shape[0])[None]
 
 
-def _of_table(run: Run, file: Path) -> Tensor:
+def _of_table(run: Run, file: Path, columns: Columns | None) -> Tensor:
     recipe = run.recipe()
     own: dict[str, Any] = recipe.data_settings
     if "label" not in own or "text" in own:
@@ -92,11 +95,19 @@ def _of_table(run: Run, file: Path) -> Tensor:
             f"{file} is a table, but the run was trained on '{recipe.data}', which is none of "
             "numbers: how its columns would become inputs is not known. Give an .npz with x."
         )
+    if columns is None:
+        warnings.warn(
+            f"{run.folder} was trained by an older version of psac, which did not keep the names "
+            f"of the columns: those of {file} are taken by their position. Make sure that they are "
+            "in the order of the training data, or train again.",
+            stacklevel=4,
+        )
     return inputs_from_table(
         file,
         label=own["label"],
         ranges=own.get("ranges"),
         categories=own.get("categories"),
+        columns=columns,
     )
 
 

@@ -66,6 +66,7 @@ def write_model(
         "shift": recipe.shift,
         "input_shape": list(splits.input_shape),
         "classes": list(splits.classes),
+        "columns": splits.columns,
         "several_labels": splits.training.labels.ndim == 2,
     }
     run.write_model(model, how | {key: summary[key] for key in ("epsilon", "delta", "secure")})

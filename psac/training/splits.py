@@ -11,6 +11,7 @@ can be compared without the test split.  Guarantees:
 - What is computed from held-out records is computed from private data: `public` is False then, and
   those who write it down must say so.
 - Training and evaluation records have inputs of one shape, and labels that count the same classes.
+  Columns of tables are matched by their names.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from psac.data.columns import Columns
 from psac.training.own_data import Split, load_own, renumbered
 from psac.training.recipe import Recipe, did_you_mean
 from psac.training.records import Records, records_of
@@ -30,12 +32,13 @@ from psac.training.records import Records, records_of
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Splits:
-    """`classes` are their names, in the order of the labels."""
+    """`classes` are their names, in the order of the labels; `columns` those of a table."""
 
     training: Records
     evaluation: Records
     split: Literal["test", "validation"]
     classes: tuple[str, ...]
+    columns: Columns | None = None
 
     @property
     def public(self) -> bool:
@@ -59,9 +62,11 @@ def load_splits(recipe: Recipe) -> Splits:
     """The data that the recipe names."""
     training = _load(recipe, "train")
     classes, records = tuple(training.classes), records_of(training)
+    columns = getattr(training, "columns", None)
     if recipe.validation_fraction:
-        return _validated(records, classes, recipe.validation_fraction)
-    test = _load(recipe, "test")
+        found = _validated(records, classes, recipe.validation_fraction)
+        return dataclasses.replace(found, columns=columns)
+    test = _load(recipe, "test", columns=columns)
     evaluation = records_of(test)
     evaluation.labels = renumbered(evaluation.labels, tuple(test.classes), classes, recipe.data)
     if evaluation.inputs.shape[1:] != records.inputs.shape[1:]:
@@ -70,16 +75,18 @@ def load_splits(recipe: Recipe) -> Splits:
             f"{list(evaluation.inputs.shape[1:])}, training inputs "
             f"{list(records.inputs.shape[1:])}. Make them alike."
         )
-    return Splits(training=records, evaluation=evaluation, split="test", classes=classes)
+    return Splits(
+        training=records, evaluation=evaluation, split="test", classes=classes, columns=columns
+    )
 
 
-def _load(recipe: Recipe, split: Split) -> Any:
+def _load(recipe: Recipe, split: Split, *, columns: Columns | None = None) -> Any:
     from psac import data
 
     refuse_unknown_data(recipe)
     if recipe.data in data.names():
         return data.load(recipe.data, split, root=recipe.data_root, **recipe.data_settings)
-    return load_own(Path(recipe.data).expanduser(), split, recipe.data_settings)
+    return load_own(Path(recipe.data).expanduser(), split, recipe.data_settings, columns)
 
 
 def refuse_unknown_data(recipe: Recipe) -> None:

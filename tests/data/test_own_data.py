@@ -154,6 +154,60 @@ def test_a_column_of_text_gives_texts(tmp_path):
     assert list(records) == [{"text": "a, b", "label": 1}, {"text": "c", "label": 0}]
 
 
+OPTIONS = {
+    "label": "income",
+    "ranges": {"age": (0, 100)},
+    "categories": {"city": ["Oslo", "Paris", "Rome"]},
+}
+
+
+def test_columns_of_a_second_table_are_found_by_their_names(tmp_path):
+    moved = "city,income,age\nRome,low,20\nOslo,high,40\nRome,low,60\n"
+    write(tmp_path, {"people.csv": PEOPLE, "moved.csv": moved})
+    people = from_csv(tmp_path / "people.csv", **OPTIONS)
+    assert people.columns == {"age": "number", "city": "categories"}
+    same = from_csv(tmp_path / "moved.csv", **OPTIONS, columns=people.columns)
+    assert torch.equal(same.tensors[0], people.tensors[0])
+    assert list(same.columns.items()) == list(people.columns.items())
+
+
+@pytest.mark.parametrize(
+    "content, message",
+    [
+        ("city,income\nRome,low\n", r"'age' missing\. Expected, in any order: age, city\."),
+        ("id,age,city,income\n7,20,Rome,low\n", r"'id' unknown\. Expected, in any order: age"),
+        ("years,city,income\n20,Rome,low\n", "'age' missing, 'years' unknown"),
+        ("age,city,income\nten,Rome,low\n", "'age' has a range, but record 1 is 'ten'"),
+    ],
+)
+def test_a_second_table_with_other_columns_is_refused_by_their_names(tmp_path, content, message):
+    write(tmp_path, {"people.csv": PEOPLE, "other.csv": content})
+    columns = from_csv(tmp_path / "people.csv", **OPTIONS).columns
+    with pytest.raises(ValueError, match=message):
+        from_csv(tmp_path / "other.csv", **OPTIONS, columns=columns)
+
+
+def test_a_second_table_has_the_kinds_of_the_first(tmp_path):
+    write(tmp_path, {"t.csv": "n,c,y\n1,2,a\n", "words.csv": "n,c,y\none,2,a\n"})
+    given = {"c": ["2", "3"]}
+    columns = from_csv(tmp_path / "t.csv", label="y", categories=given).columns
+    assert columns == {"n": "number", "c": "categories"}
+    for name, options, message in (
+        ("words", {"categories": given}, "'n' had numbers .* record 1 is 'one'"),
+        ("t", {}, "'c': its categories are not given"),
+        (
+            "t",
+            {"categories": given | {"n": ["1"]}},
+            "'n': categories are given, but",
+        ),
+        ("t", {"columns": ["n", "c"]}, "such as train.columns"),
+        ("t", {"columns": {"n": "word", "c": "number"}}, "'number' or 'categories' for each name"),
+        ("t", {"text": "c"}, "without a column of text"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            from_csv(tmp_path / f"{name}.csv", label="y", **({"columns": columns} | options))
+
+
 def test_parquet_reads_like_csv(tmp_path):
     parquet = pytest.importorskip("pyarrow.parquet")
     columns = {"age": [20, 40], "city": ["Rome", "Oslo"], "income": [1, 0]}
@@ -165,6 +219,13 @@ def test_parquet_reads_like_csv(tmp_path):
     other = from_csv(tmp_path / "t.csv", label="income", **options)
     assert torch.equal(one.tensors[0], other.tensors[0])
     assert torch.equal(one.tensors[1], other.tensors[1])
+    moved = from_parquet(
+        tmp_path / "t.parquet",
+        label="income",
+        columns={"city": "categories", "age": "number"},
+        **options,
+    )
+    assert torch.equal(moved.tensors[0], one.tensors[0][:, [1, 2, 0]])
     write(tmp_path, {"broken.parquet": b"PAR1 no"})
     with pytest.raises(DataNotFound, match=r"broken\.parquet cannot be read as Parquet"):
         from_parquet(tmp_path / "broken.parquet", label="income")
@@ -176,7 +237,7 @@ def test_parquet_reads_like_csv(tmp_path):
         (PEOPLE, {"label": "salary"}, r"no column 'salary'\. It has: age, city, income"),
         (PEOPLE, {"label": "income", "text": "bio"}, r"no column 'bio'\. It has: age"),
         (PEOPLE, {"label": "income", "ranges": {"agee": (0, 1)}}, "no column 'agee'"),
-        (PEOPLE, {"label": "income", "ranges": {"city": (0, 1)}}, "'city' has a range, but .*Rome"),
+        (PEOPLE, {"label": "income", "ranges": {"city": (0, 1)}}, "record 1 is 'Rome'"),
         (PEOPLE, {"label": "income", "ranges": {"age": (9, 9)}}, r"pass \(lowest, highest\)"),
         (
             PEOPLE,
@@ -187,9 +248,10 @@ def test_parquet_reads_like_csv(tmp_path):
         ("x,y\n1,\n", {"label": "y"}, "'y': record 1 is empty"),
         ("x,y\n1,a,b\n", {"label": "y"}, "record 1 has 3 fields, the header 2"),
         ("x,x,y\n1,2,a\n", {"label": "y"}, "names a column twice"),
-        ("x,y\nnan,a\n", {"label": "y"}, "not finite"),
+        ("x,y\n1,a\nnan,a\n", {"label": "y"}, "'x': record 2 is 'nan', which is not finite"),
+        ("x;z;y\n1;2;a\n", {"label": "y"}, r"semicolons between .*'x;z;y'\)\. Save it with commas"),
+        ("x\ty\n1\ta\n", {"label": "y"}, "tabs between its columns"),
         ("y\na\n", {"label": "y"}, "only the column 'y'"),
-        ("", {"label": "y"}, r"no column 'y'\. It has: none"),
     ],
 )
 def test_a_table_that_cannot_be_used_is_told_why(tmp_path, content, options, message):
@@ -202,6 +264,9 @@ def test_a_table_that_is_missing_empty_or_no_text_is_not_found(tmp_path):
     with pytest.raises(DataNotFound, match=r"there is no file .*t\.csv"):
         from_csv(tmp_path / "t.csv", label="y")
     write(tmp_path, {"t.csv": "x,y\n"})
+    with pytest.raises(DataNotFound, match="holds no records"):
+        from_csv(tmp_path / "t.csv", label="y")
+    write(tmp_path, {"t.csv": ""})
     with pytest.raises(DataNotFound, match="holds no records"):
         from_csv(tmp_path / "t.csv", label="y")
     write(tmp_path, {"t.csv": b"x,y\n\xff\xfe,1\n"})

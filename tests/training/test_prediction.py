@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 from PIL import Image
+from safetensors.torch import save_file
 
 from psac.data import TensorRecords
 from psac.reporting import report
@@ -82,6 +85,75 @@ def test_columns_have_the_ranges_and_categories_of_the_run(tmp_path, new):
     assert list(row.probabilities.values()) == pytest.approx(expected.tolist())
 
 
+@pytest.fixture
+def table(tmp_path) -> Run:
+    (tmp_path / "all.csv").write_text(TABLE)
+    return trained(tmp_path, tmp_path / "all.csv", data_settings=COLUMNS)
+
+
+def answers(run: Run, file: Path, content: str) -> list[dict[str, float]]:
+    file.write_text(content)
+    return [row.probabilities for row in predictions(run, [file])]
+
+
+@pytest.mark.parametrize("moved", ["work,age\nshop,50\n", "work,income,age\nshop,low,50\n"])
+def test_columns_are_found_by_their_names_in_any_order(table, tmp_path, moved):
+    usual = answers(table, tmp_path / "new.csv", "age,work\n50,shop\n")
+    assert answers(table, tmp_path / "new.csv", moved) == usual
+
+
+@pytest.mark.parametrize(
+    "content, message",
+    [
+        ("age\n50\n", r"new\.csv .*'work' missing\. Expected, in any order: age, work"),
+        ("id,age,work\n1,50,shop\n", "'id' unknown"),
+        ("years,work\n50,shop\n", "'age' missing, 'years' unknown"),
+        ("age,work\n50,shop\nabc,shop\n", "'age' has a range, but record 2 is 'abc'"),
+    ],
+)
+def test_columns_that_were_not_learned_are_refused_by_their_names(
+    table, tmp_path, content, message
+):
+    with pytest.raises(ValueError, match=message):
+        answers(table, tmp_path / "new.csv", content)
+
+
+def test_a_table_without_records_has_no_predictions(table, tmp_path):
+    assert answers(table, tmp_path / "new.csv", "work,age\n") == []
+    with pytest.raises(FileNotFoundError, match=r"new\.csv holds no records"):
+        answers(table, tmp_path / "new.csv", "")
+
+
+def test_a_model_without_names_of_columns_takes_them_by_position_with_a_warning(table, tmp_path):
+    usual = answers(table, tmp_path / "new.csv", "age,work\n50,shop\n")
+    facts = table.model_facts()
+    del facts["columns"]
+    table.write_model(table.model(), facts)
+    with pytest.warns(UserWarning, match=r"new\.csv are taken by their position"):
+        assert answers(table, tmp_path / "new.csv", "age,work\n50,shop\n") == usual
+    with (
+        pytest.warns(UserWarning, match="by their position"),
+        pytest.raises(ValueError, match=r"has no column 'age'\. It has: years, work"),
+    ):
+        answers(table, tmp_path / "new.csv", "years,work\n50,shop\n")
+
+
+def test_a_model_that_is_not_whole_is_named_and_a_resumed_run_writes_it_anew(table, tmp_path):
+    usual = answers(table, tmp_path / "new.csv", "age,work\n50,shop\n")
+    content, spent = table.model_path.read_bytes(), table.ledger().steps
+    for broken in (content[:-40], content[:20], b""):
+        table.model_path.write_bytes(broken)
+        with pytest.raises(RunError, match=r"model\.safetensors is not a whole model"):
+            answers(table, tmp_path / "new.csv", "age,work\n50,shop\n")
+    save_file({"weight": torch.zeros(1)}, table.model_path)
+    with pytest.raises(RunError, match=r"model\.safetensors is not a whole model of a run"):
+        table.model_facts()
+    table.summary_path.unlink()
+    train(table.recipe(), table.folder, resume=True)
+    assert answers(table, tmp_path / "new.csv", "age,work\n50,shop\n") == usual
+    assert table.ledger().steps == spent
+
+
 def test_a_record_may_have_several_labels(tmp_path, monkeypatch):
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(60, 3, generator=generator)
@@ -106,7 +178,7 @@ def test_categories_are_never_read_off_new_records(tmp_path):
     (tmp_path / "all.csv").write_text(TABLE)
     run = trained(tmp_path, tmp_path / "all.csv", data_settings={"label": "income"})
     (tmp_path / "new.csv").write_text("age,work\n50,shop\n")
-    with pytest.raises(ValueError, match=r"does not say what its categories are"):
+    with pytest.raises(ValueError, match=r"'work': its categories are not given"):
         list(predictions(run, [tmp_path / "new.csv"]))
 
 
@@ -126,3 +198,5 @@ def test_what_does_not_fit_is_refused(pictures, tmp_path):
             list(predictions(pictures, [tmp_path / name]))
     with pytest.raises(RunError, match="no trained model"):
         list(predictions(Run(tmp_path), []))
+    with pytest.raises(RunError, match=r"there is no folder .*nowhere"):
+        list(predictions(Run(tmp_path / "nowhere"), []))

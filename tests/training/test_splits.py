@@ -10,6 +10,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from psac import data
 from psac.data.images import scaled
 from psac.training import splits as splits_module
+from psac.training.own_data import load_own
 from psac.training.records import Records, records_of
 from psac.training.splits import held_out, load_splits
 from tests.training.small import recipe
@@ -140,8 +141,14 @@ def test_a_folder_with_both_splits_is_read(tmp_path):
 
 def test_a_single_file_is_for_training_and_a_part_can_be_held_out(tmp_path):
     save(tmp_path / "mine.npz", [0, 1] * 30)
-    with pytest.raises(ValueError, match=r"has no test split.*validation_fraction"):
+    with pytest.raises(
+        ValueError, match=r"train\.npz and test\.npz.*validation_fraction"
+    ) as caught:
         load_splits(recipe(data=str(tmp_path / "mine.npz")))
+    assert "mine.npz/" not in str(caught.value)
+    (tmp_path / "train").mkdir()
+    with pytest.raises(ValueError, match=r"that would be .*/test, or test\.csv, test\.parquet"):
+        load_own(tmp_path, "test", {})
     found = load_splits(recipe(data=str(tmp_path / "mine.npz"), validation_fraction=0.5))
     assert len(found.training) + len(found.evaluation) == 60
 
@@ -160,19 +167,64 @@ def test_tables_whose_columns_would_not_fit_are_refused(tmp_path):
     (tmp_path / "train.csv").write_text("x,label\n1,cat\n2,dog\n")
     (tmp_path / "test.csv").write_text("x,label\nred,cat\n")
     settings = recipe(data=str(tmp_path), data_settings={"label": "label"})
-    with pytest.raises(ValueError, match="categories"):
+    with pytest.raises(ValueError, match="'x' had numbers in the training data, but record 1 is"):
         load_splits(settings)
     (tmp_path / "test.csv").write_text("x,y,label\n1,2,cat\n")
-    with pytest.raises(
-        ValueError, match=r"test inputs have the shape \[2\], training inputs \[1\]"
-    ):
+    with pytest.raises(ValueError, match=r"test\.csv .*'y' unknown\. Expected, in any order: x"):
         load_splits(settings)
+    (tmp_path / "test.csv").unlink()
+    save(tmp_path / "test.npz", [0, 1], width=1)
+    with pytest.raises(ValueError, match=r"test\.npz and the training .*train\.csv .* two kinds"):
+        load_splits(settings)
+
+
+@pytest.mark.filterwarnings("ignore::psac.PrivacyWarning")
+def test_categories_of_training_are_not_taken_for_those_of_the_test(tmp_path):
+    (tmp_path / "train.csv").write_text("x,label\nred,cat\nred,dog\n")
+    (tmp_path / "test.csv").write_text("x,label\n1,cat\n")  # one feature as well
+    with pytest.raises(ValueError, match="'x': its categories are not given"):
+        load_splits(recipe(data=str(tmp_path), data_settings={"label": "label"}))
+
+
+def test_columns_of_the_test_are_found_by_their_names(tmp_path):
+    (tmp_path / "train.csv").write_text("a,b,y\n1,2,no\n3,4,yes\n")
+    (tmp_path / "test.csv").write_text("b,y,a\n2,no,1\n4,yes,3\n")
+    found = load_splits(recipe(data=str(tmp_path), data_settings={"label": "y"}))
+    assert torch.equal(found.evaluation.inputs, found.training.inputs)
+    assert found.columns == {"a": "number", "b": "number"}
+    held = recipe(
+        data=str(tmp_path / "train.csv"), data_settings={"label": "y"}, validation_fraction=0.5
+    )
+    assert load_splits(held).columns == found.columns
+
+
+def test_training_records_of_one_class_are_refused_with_their_place(tmp_path):
+    image = pytest.importorskip("PIL.Image")
+    (tmp_path / "one.csv").write_text("a,y\n1,no\n2,no\n")
+    save(tmp_path / "one.npz", [0, 0])
+    save(tmp_path / "column.npz", [[0], [1]])
+    (tmp_path / "pictures" / "cat").mkdir(parents=True)
+    image.new("L", (4, 4)).save(tmp_path / "pictures" / "cat" / "1.png")
+    for name, settings, message in (
+        ("one.csv", {"label": "y"}, r"one\.csv: all records have the class 'no' in the column 'y'"),
+        ("one.npz", {}, r"one\.npz: all records have the class 0 in y"),
+        ("column.npz", {}, r"column\.npz: y has one column.*store y\[:, 0\]"),
+        ("pictures", {}, "pictures: all records are in the folder 'cat'"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            load_own(tmp_path / name, "train", settings)
 
 
 def test_settings_that_the_reader_lacks_are_refused(tmp_path):
     (tmp_path / "mine.csv").write_text("x,label\n1,cat\n")
-    with pytest.raises(ValueError, match=r"cannot be read with data_settings \{\}.*label"):
+    with pytest.raises(ValueError, match=r"mine\.csv is a table: give --label.* It has: x, label"):
         load_splits(recipe(data=str(tmp_path / "mine.csv"), validation_fraction=0.5))
+    with pytest.raises(
+        ValueError, match=r"'sizee' is unknown for .*Known: channels, size\. Did you mean 'size'"
+    ):
+        load_own(tmp_path, "train", {"sizee": 16})
+    with pytest.raises(ValueError, match=r"cannot be read with data_settings .*'ranges': 3"):
+        load_own(tmp_path / "mine.csv", "train", {"label": "label", "ranges": 3})
     (tmp_path / "mine.doc").touch()
     with pytest.raises(ValueError, match="of no kind that can be read"):
         load_splits(recipe(data=str(tmp_path / "mine.doc"), validation_fraction=0.5))
