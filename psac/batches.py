@@ -71,7 +71,7 @@ class Loader:
                 batch = next(batches)
                 self._next = after
                 private.hand_out(size, last=k == len(sizes) - 1)
-                yield batch
+                yield private.engine.handed_out(batch)
                 self._check(own_pass)
             if not sizes:
                 self._next = after

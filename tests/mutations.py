@@ -217,8 +217,8 @@ MUTATIONS = (
         (
             (
                 "gradients/engine.py",
-                "        prove_loss(tape, n, ",
-                "        (lambda *_: None)(tape, n, ",
+                "prove_loss(tape, n, ",
+                "(lambda *_: [])(tape, n, ",
             ),
         ),
         ("tests/gradients/test_losses.py",),

@@ -38,6 +38,7 @@ class Call:
         self.graph: Graph = trace(roots, engine.names)
         # What a plan is made for; see `_shapes` for the rest.
         self.key = (self.graph.signature, engine.modes)
+        self.batch = engine.batch  # the number of the batch that it belongs to
         self.origins = {id(inner): outer for inner, outer in getattr(engine, "_origins", [])}
         engine._origins = []
         self.autocast = [
@@ -99,6 +100,12 @@ class Call:
                 f"the model was given {found[0]} samples, private.loader handed out {expected}. "
                 "Each of them must be in the forward exactly once: split batches by "
                 "physical_batch_size, and draw copies of a sample (augmentation) inside the model."
+            )
+        if self.batch != self.engine.batch:
+            raise PrivacyError(
+                "the loss holds a forward of an earlier batch: its samples are others than those "
+                "that private.loader handed out last, and would be added to the sum unaccounted. "
+                "Call backward for each batch, before the next one is taken from the loader."
             )
         if self.engine._served:
             raise PrivacyError(
@@ -270,6 +277,9 @@ class Boundary(torch.autograd.Function):
                 "backward(create_graph=True): second derivatives of a private model "
                 "are not supported."
             )
+        tape = ctx.call.engine._tape
+        if tape is not None:
+            tape.arrived[ctx] = grads
         return None, None, *ctx.call.backward(grads)
 
 

@@ -35,12 +35,17 @@ from ..clipping import PSAC, ClippingRule, safe_weights
 from . import samples as trees
 from .call import Boundary, Call, replaced, together
 from .capture import Captured, Rows
-from .errors import OutsideTheTape, PrivacyError, announce_unprotected
+from .errors import (
+    OutsideTheTape,
+    PrivacyError,
+    announce_trained_by_the_loss,
+    announce_unprotected,
+)
 from .graph import trace
 from .groups import TOGETHER, Groups
-from .losses import Constants, prove_loss
+from .losses import Constants, place_of_samples, prove_loss
 from .plan import Plan
-from .tape import LossTape, plain
+from .tape import Earlier, LossTape, Watched, plain, tensors_in
 from .training import attached, refuse_modules, refuse_scripted, trainable
 
 in_training = operator.attrgetter("training")
@@ -86,10 +91,13 @@ class Engine:
         self.expected: int | None = None  # samples of the forward to come; None: any number
         self.after_backward: Callable[[], None] | None = None
         self._served = False  # the expected samples had their backward
+        self.batch = 0  # counts what was expected, so that a forward knows its batch
         self._tape: LossTape | None = None
-        self._constants = Constants()
+        self._constants, self._earlier = Constants(), Earlier()
+        self._faint: LossTape | None = None  # the first one fades until the second is over
+        self._entered: list[int] = []  # numbers of the inputs of the forward that runs
         self._backwards, self._next_loss_proof = 0, 0
-        self._warned = False
+        self._warned = self._warned_of_the_loss = False
         # hooks do nothing: a forward is being repeated, or studied by plain functions
         self.silent = False
 
@@ -136,6 +144,7 @@ class Engine:
         if attached.get(self.model) is self:
             del attached[self.model]
         self._drop_tape()
+        self._fade_away()
         self.discard()
 
     def __enter__(self) -> Engine:
@@ -181,7 +190,20 @@ class Engine:
         Another number, or a second backward, raises; None lifts that.
         """
         self.expected, self._served = num_samples, False
+        self.batch += 1
         self._drop_tape()
+
+    def handed_out(self, batch: Any) -> Any:
+        """The batch that is expected; where its loss is proved, its tensors tell the tape."""
+        n = self.expected
+        if n is None or n < 2 or not self._proof_is_due():
+            return batch
+        self._tape = LossTape(self._earlier)
+        for tensor in tensors_in(batch):
+            layout = place_of_samples(tensor, n, self.batch_dim)
+            if layout is not None:
+                self._tape.draw(tensor, layout)
+        return batch
 
     def discard(self) -> None:
         """Forgets what was accumulated."""
@@ -189,13 +211,19 @@ class Engine:
 
     # Hooks
     def _before(self, module: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict] | None:
+        inputs = trees.tensors((args, kwargs))
+        watched = any(isinstance(t, Watched) for t in inputs)
         if self.silent or not torch.is_grad_enabled():
-            return None
+            return trees.map_tensors((args, kwargs), unwatched) if watched else None
         if self._tape is not None and self._tape.loss is not None:
             self._drop_tape()
         self._notice_changes()
         self._take_our_places()
-        if any(t.requires_grad for t in trees.tensors((args, kwargs))):
+        self._entered = []
+        if watched and self._tape is not None and self._backward_is_welcome():
+            entered = map(self._tape.enter, inputs)
+            self._entered = [number for number in entered if number is not None]
+        if watched or any(t.requires_grad for t in inputs):
             self._origins: list[tuple[Tensor, Tensor]] = []
             self._given.append(trees.map_tensors((args, kwargs), self._cut))
             return self._given[-1]
@@ -221,7 +249,7 @@ class Engine:
     def _cut(self, leaf: Any) -> Any:
         """An input that needs a gradient becomes a leaf of the inner graph."""
         if not isinstance(leaf, Tensor) or not leaf.requires_grad:
-            return leaf
+            return unwatched(leaf)
         for tape in getattr(leaf, "tapes", ()):
             tape.entered_a_model = True
         leaf = plain(leaf)
@@ -255,7 +283,7 @@ class Engine:
         if foreign and not self._warned:
             self._warn_of(foreign)
         outputs = Boundary.apply(call, self._anchor, *foreign)
-        if self._backwards >= self._next_loss_proof and self._backward_is_welcome():
+        if self._proof_is_due():
             outputs = self._watched(call, outputs)
         handed_on = dict(zip(map(id, roots), outputs, strict=True))
         return trees.map_tensors(output, lambda leaf: replaced(leaf, handed_on))
@@ -263,16 +291,24 @@ class Engine:
     def _watched(self, call: Call, outputs: Sequence[Tensor]) -> Sequence[Tensor]:
         """From here to backward, what the user does to the outputs goes on the tape."""
         if self._tape is None:
-            self._tape = LossTape()
-        return self._tape.watch(call.key, outputs)
+            self._tape = LossTape(self._earlier)
+        return self._tape.watch(call.key, outputs, self._entered)
+
+    def _proof_is_due(self) -> bool:
+        return self._backwards >= self._next_loss_proof and self._backward_is_welcome()
 
     def _backward_is_welcome(self) -> bool:
         return self.expected is None or (self.expected > 0 and not self._served)
 
     def _drop_tape(self) -> None:
-        if self._tape is not None:
+        if self._tape is not None and self._tape is not self._faint:
             self._tape.forget()
         self._tape = None
+
+    def _fade_away(self) -> None:
+        if self._faint is not None:
+            self._faint.forget()
+        self._faint = None
 
     def _warn_of(self, foreign: list[Tensor]) -> None:
         """Says once that leaves outside the model, other private models apart, are unprotected."""
@@ -282,6 +318,13 @@ class Engine:
         if unprotected:
             self._warned = True
             announce_unprotected(self.model, unprotected)
+
+    def _warn_of_the_loss(self, leaves: list[Tensor]) -> None:
+        """Says once that the loss trains tensors of its own."""
+        unprotected = [t for t in leaves if t not in anchors and id(t) not in self.names]
+        if unprotected and not self._warned_of_the_loss:
+            self._warned_of_the_loss = True
+            announce_trained_by_the_loss(self.model, unprotected)
 
     def _notice_changes(self) -> None:
         for module in self._batch_norms:
@@ -381,9 +424,21 @@ class Engine:
             plan = self.plans.get(key)
             return None if plan is None else plan.root_dims
 
-        prove_loss(tape, n, self.loss_reduction == "mean", self._constants, dims_of)
+        mean = self.loss_reduction == "mean"
+        leaves = prove_loss(tape, n, mean, self._constants, dims_of)
+        self._warn_of_the_loss(leaves)
         self._next_loss_proof = 2 * self._backwards + 1
-        tape.forget()
+        self._fade_away()
+        if self._backwards == 0:
+            self._faint = tape
+        tape.forget(fade=self._backwards == 0)
+
+
+def unwatched(leaf: Any) -> Any:
+    """A tensor or packed sequence that no tape hears of."""
+    if isinstance(leaf, Tensor):
+        return plain(leaf)
+    return leaf._replace(**{name: plain(value) for name, value in leaf._asdict().items()})
 
 
 class Hook:

@@ -47,6 +47,19 @@ def announce_unprotected(model: nn.Module, tensors: Sequence[Tensor]) -> None:
     )
 
 
+def announce_trained_by_the_loss(model: nn.Module, tensors: Sequence[Tensor]) -> None:
+    shapes = ", ".join(str(list(tensor.shape)) for tensor in tensors[:3])
+    warnings.warn(
+        f"the loss of {type(model).__name__} uses {len(tensors)} trainable tensors outside it (of "
+        f"shapes {shapes}{', ...' if len(tensors) > 3 else ''}; centres, a temperature, weights of "
+        "tasks?). Their gradients are ordinary ones, not clipped: whatever is trained with them is "
+        "not private, nor is then the model, whose loss they change. Make them part of the "
+        "private model, or keep them fixed.",
+        UnprotectedGradientWarning,
+        stacklevel=4,
+    )
+
+
 def announce(model: nn.Module, reason: object) -> None:
     warnings.warn(
         f"{type(model).__name__}: {reason}. "

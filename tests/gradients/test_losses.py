@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 
 import psac
 
@@ -49,6 +49,35 @@ def hand_written(out, y):
     return -chosen.mean()
 
 
+def one_by_one(out, y):
+    losses = torch.zeros(len(y))
+    for k in range(len(y)):
+        losses[k] = F.cross_entropy(out[k : k + 1], y[k : k + 1])
+    return losses.mean()
+
+
+def on_the_outputs(out, y):
+    out /= 2.0
+    return F.cross_entropy(out, y)
+
+
+def weighted_without_gradient(out, y):
+    with torch.no_grad():
+        weights = 1 - out.softmax(1).gather(1, y[:, None])[:, 0]
+    return (weights * F.cross_entropy(out, y, reduction="none")).mean()
+
+
+def random_in_half(out, y):
+    noise = torch.empty_like(out).normal_(generator=torch.Generator().manual_seed(0))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        return F.cross_entropy(F.dropout(out, 0.5) @ torch.eye(3) + noise, y)
+
+
+def masked(out, y):
+    mask = torch.zeros(3, dtype=torch.bool)
+    return F.cross_entropy(out.masked_fill(mask, float("-inf")), y)
+
+
 ISOLATED = {
     "cross entropy": lambda out, y: F.cross_entropy(out, y),
     "module": lambda out, y: nn.CrossEntropyLoss(label_smoothing=0.1)(out, y),
@@ -63,7 +92,57 @@ ISOLATED = {
     "random": lambda out, y: F.cross_entropy(F.dropout(out, 0.5), y),
     "one-hot": lambda out, y: (out.softmax(1) - F.one_hot(y, 3)).square().sum(1).mean(),
     "half": lambda out, y: F.cross_entropy(out.bfloat16(), y),
+    "losses written one by one": one_by_one,
+    "in place on the outputs": on_the_outputs,
+    "weights without gradient": weighted_without_gradient,
+    "random in half": random_in_half,
+    "an infinite number": masked,
 }
+
+
+def hooked(out, y):
+    out.register_hook(lambda grad: grad / grad.abs().max() / len(grad))
+    return F.cross_entropy(out, y)
+
+
+def scatter(out):
+    return (out - out.mean(0)).square().sum(1).mean()
+
+
+def scripted(out, y):
+    return F.cross_entropy(out, y) + torch.jit.script(scatter)(out)
+
+
+def vmapped(out, y):
+    return F.cross_entropy(out, y) + torch.vmap(lambda c: c.var(), in_dims=1)(out).sum()
+
+
+def through_a_buffer(out, y):
+    buffer = torch.zeros(out.shape)
+    buffer.copy_(out)
+    return F.cross_entropy(out, y) + scatter(buffer)
+
+
+def through_a_buffer_without_gradient(out, y):
+    buffer = torch.zeros(out.shape)
+    torch.mul(out.detach(), 1.0, out=buffer)
+    return F.cross_entropy(out - buffer.mean(0), y)
+
+
+def balanced_by_numbers(out, y):
+    first, second = F.cross_entropy(out, y), out.square().sum(1).mean()
+    return first + (first.item() / second.item()) * second
+
+
+def above_the_median(out, y):
+    losses = F.cross_entropy(out, y, reduction="none")
+    return (losses * (losses >= losses.median().item())).mean()
+
+
+def over_a_count(out, y):
+    confident = (out.detach().softmax(1).amax(1) > 0.4).sum().item()
+    return F.cross_entropy(out, y, reduction="sum") / (1 + confident)
+
 
 MIXING = {
     "contrastive": lambda out, y: F.cross_entropy(out @ out.t(), torch.arange(len(out))),
@@ -80,6 +159,15 @@ MIXING = {
         out, y, weight=torch.tensor([1.0, 2.0, 3.0])
     ),
     "broadcast to [n, n]": lambda out, y: (out[:, :1] - y.float()).square().mean(),
+    "a hook on the outputs": hooked,
+    "a scripted term": scripted,
+    "a vmapped term": vmapped,
+    "through a buffer": through_a_buffer,
+    "through a buffer without gradient": through_a_buffer_without_gradient,
+    "balanced by numbers": balanced_by_numbers,
+    "divided by a number": lambda out, y: F.cross_entropy(out, y) * (2 / out.norm().item()),
+    "above the median": above_the_median,
+    "over a count": over_a_count,
 }
 
 
@@ -93,6 +181,7 @@ def test_a_loss_that_keeps_samples_apart_passes(name, capsys):
 
 
 @pytest.mark.parametrize("name", MIXING)
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
 def test_a_loss_that_mixes_samples_is_refused_before_anything_is_added_up(name):
     model, (x, y) = network(), data()
     y[:3] = torch.arange(3)  # all classes, so that a mean over classes is not one over samples
@@ -185,6 +274,7 @@ def test_a_custom_function_after_the_outputs_is_refused_and_welcome_inside():
 def test_nothing_of_the_tape_stays_behind():
     model, (x, y) = network(), data()
     with psac.Engine(model):
+        F.cross_entropy(model(x), y).backward()  # this tape is there until the next one is over
         out = model(x)
         loss = F.cross_entropy(out, y)
         loss.backward()
@@ -246,3 +336,127 @@ def test_a_tensor_that_was_changed_since_is_not_taken_for_a_constant():
         targets.copy_(torch.randn(3))  # now the labels of a batch of three
         with pytest.raises(psac.NotIsolated):
             broadcast_to_n_by_3(3)
+
+
+def test_a_gradient_given_to_backward_is_a_part_of_the_loss():
+    model, (x, y) = network(), data()
+    with psac.Engine(model) as engine:
+        losses = F.cross_entropy(model(x), y, reduction="none")
+        losses.backward(gradient=torch.ones(len(x)) / len(x))
+        sums = engine.collect()
+        F.cross_entropy(model(x), y).backward()
+        torch.testing.assert_close(sums, engine.collect())
+    for loss_reduction in ("mean", "sum"):
+        with psac.Engine(model, loss_reduction=loss_reduction) as engine:
+            losses = F.cross_entropy(model(x), y, reduction="none")
+            with pytest.raises(psac.NotIsolated):
+                losses.backward(losses.detach().softmax(0) * len(x))
+            assert engine.num_samples == 0
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
+def test_a_scripted_loss_is_refused_with_the_reason():
+    model, (x, _) = network(), data()
+    with psac.Engine(model), pytest.raises(psac.PrivacyError, match=r"scripted.*model's forward"):
+        torch.jit.script(scatter)(model(x)).backward()
+
+
+def test_a_loss_over_a_tensor_is_not_advised_to_be_a_sum():
+    model, (x, y) = network(), data()
+    positive = (y > 0).float().sum() + 1
+    with psac.Engine(model), pytest.raises(psac.NotIsolated) as refused:
+        (F.cross_entropy(model(x), y, reduction="sum") / positive).backward()
+    assert "divide by a public constant" in str(refused.value)
+    assert "pass loss_reduction='sum'" not in str(refused.value)
+
+
+def by_a_running_mean(state, loss):
+    result = loss / state.setdefault("mean", torch.ones(()))
+    state["mean"] = 0.5 * state["mean"] + 0.5 * loss.detach()
+    return result
+
+
+def by_a_number_read_twice(state, loss):
+    number = state.setdefault("mean", 1.0)
+    state["mean"] = 0.9 * number + 0.1 * loss.item()
+    return loss / number
+
+
+def by_a_running_mean_in_place(state, loss):
+    result = loss / state.setdefault("mean", torch.ones(())).clone()
+    state["mean"].mul_(0.5).add_(0.5 * loss.detach())
+    return result
+
+
+def by_the_last_number(state, loss):
+    result = loss / state.get("last", 1.0)
+    state["last"] = loss.item()
+    return result
+
+
+@pytest.mark.parametrize(
+    "scaled",
+    [
+        by_a_running_mean,
+        by_a_running_mean_in_place,
+        by_the_last_number,
+        by_a_number_read_twice,
+    ],
+)
+def test_a_loss_that_uses_an_earlier_batch_is_refused(scaled):
+    model, (x, y), state = network(), data(), {}
+    with psac.Engine(model) as engine:
+        scaled(state, F.cross_entropy(model(x), y)).backward()
+        with pytest.raises(psac.NotIsolated, match="an earlier batch"):
+            scaled(state, F.cross_entropy(model(x), y)).backward()
+        assert engine.num_samples == len(x)
+
+
+def test_a_running_mean_that_is_taken_after_backward_is_refused_too():
+    model, (x, y) = network(), data()
+    for read in (Tensor.detach, Tensor.item):
+        with psac.Engine(model):
+            loss = F.cross_entropy(model(x), y)
+            loss.backward()
+            mean = 0.9 + 0.1 * read(loss)
+            with pytest.raises(psac.NotIsolated, match="an earlier batch"):
+                (F.cross_entropy(model(x), y) / mean).backward()
+
+
+def test_numbers_to_look_at_may_be_kept_and_are_ordinary_ones_in_the_end():
+    model, (x, y), total, running = network(), data(), 0.0, torch.zeros(())
+    with psac.Engine(model) as engine:
+        for _ in range(4):
+            loss = F.cross_entropy(model(x), y)
+            total += loss.item()
+            running += loss.detach()
+            loss.backward()
+        assert engine.num_samples == 4 * len(x)
+    assert type(total + 0.0) is float
+    assert type(running) is torch.Tensor
+    assert total == pytest.approx(float(running))
+
+
+def test_a_loss_with_parameters_of_its_own_is_announced():
+    model, (x, y) = network(), data()
+    centres = nn.Parameter(torch.zeros(3, 3))
+    with psac.Engine(model) as engine:
+        with pytest.warns(psac.gradients.errors.UnprotectedGradientWarning, match="trainable"):
+            (model(x) - centres[y]).square().sum(1).mean().backward()
+        (model(x) - centres[y]).square().sum(1).mean().backward()  # said once
+        assert engine.num_samples == 2 * len(x)
+
+
+def test_losses_of_two_batches_are_not_joined_in_one_backward():
+    """A record of the earlier batch would add to a step that it was not drawn for."""
+    model, (x, y) = network(), data()
+    engine = psac.Engine(model).attach()
+    for joined in (lambda first, second: first + second, lambda first, second: first):
+        engine.expect(len(x))
+        first = F.cross_entropy(model(x), y)
+        engine.expect(len(x))
+        second = F.cross_entropy(model(x), y)
+        with pytest.raises(psac.PrivacyError, match="forward of an earlier batch"):
+            joined(first, second).backward()
+        assert engine.num_samples == 0
+    engine.detach()
