@@ -33,6 +33,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from ..clipping import PSAC, ClippingRule, safe_weights
 from . import samples as trees
+from .arguments import tensors_in
 from .call import Boundary, Call, replaced, together
 from .capture import Captured, Rows
 from .errors import (
@@ -45,12 +46,13 @@ from .graph import trace
 from .groups import TOGETHER, Groups
 from .losses import Constants, place_of_samples, prove_loss
 from .plan import Plan
-from .tape import Earlier, LossTape, Watched, plain, tensors_in
+from .tape import Earlier, LossTape, Watched, plain
 from .training import attached, refuse_modules, refuse_scripted, trainable
 
 in_training = operator.attrgetter("training")
 # What keeps the outputs of private models in the graph: no data, and nothing that is trained.
 anchors: weakref.WeakSet[Tensor] = weakref.WeakSet()
+LOSSES = 16  # of a length of their own; those of a loop over samples differ at every batch
 
 
 class Engine:
@@ -97,6 +99,8 @@ class Engine:
         self._faint: LossTape | None = None  # the first one fades until the second is over
         self._entered: list[int] = []  # numbers of the inputs of the forward that runs
         self._backwards, self._next_loss_proof = 0, 0
+        self._operations: set[int] = set()  # how many the loss had, where it was not proved
+        self._after_forward = 0  # autograd's count of operations
         self._warned = self._warned_of_the_loss = False
         # hooks do nothing: a forward is being repeated, or studied by plain functions
         self.silent = False
@@ -283,6 +287,7 @@ class Engine:
         if foreign and not self._warned:
             self._warn_of(foreign)
         outputs = Boundary.apply(call, self._anchor, *foreign)
+        self._after_forward = outputs[0].grad_fn._sequence_nr()
         if self._proof_is_due():
             outputs = self._watched(call, outputs)
         handed_on = dict(zip(map(id, roots), outputs, strict=True))
@@ -304,6 +309,15 @@ class Engine:
         if self._tape is not None and self._tape is not self._faint:
             self._tape.forget()
         self._tape = None
+
+    def _notice_another_loss(self) -> None:
+        """A loss of as many operations as were not met before is proved at the next backward."""
+        with torch.enable_grad():
+            now = self._anchor.view(()).grad_fn._sequence_nr()  # type: ignore[union-attr]
+        operations = now - self._after_forward
+        if operations not in self._operations and len(self._operations) < LOSSES:
+            self._operations.add(operations)
+            self._next_loss_proof = min(self._next_loss_proof, self._backwards + 1)
 
     def _fade_away(self) -> None:
         if self._faint is not None:
@@ -415,6 +429,7 @@ class Engine:
     def _prove_loss(self, n: int) -> None:
         tape = self._tape
         if tape is None:
+            self._notice_another_loss()
             return
         if n < 2:  # there is nobody to mix with; the next batch proves
             tape.forget()

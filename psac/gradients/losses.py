@@ -1,7 +1,8 @@
 """What happens between the model's outputs and `backward` must keep samples apart, too.
 
 The engine repeats the model's forward to prove it; the loss is the user's code and cannot be called
-again.  So on the first batch, and then ever more rarely (at 2, 4, 8, ... backward passes), the
+again.  So on the first batch, then ever more rarely (at 2, 4, 8, ... backward passes), and after a
+backward whose loss had another number of operations than were met before, the
 batch of the loader and the outputs of the model are handed on as tensors of a subclass that tells a
 `LossTape` which torch functions are called on them, and `prove_loss` plays those again:
 
@@ -39,11 +40,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .arguments import flat, is_ref
 from .errors import NotIsolated, PrivacyError
 from .layout import Layout
 from .proof import ALONE, spread
 from .sandbox import Quiet
-from .tape import LossTape, Played, flat, is_ref
+from .tape import LossTape, Played
 
 REMEDY = (
     "Each sample's loss must be its own, and the whole their plain mean or sum over samples, as in "
@@ -466,8 +468,8 @@ def reached_by(loss: Tensor) -> tuple[set[Any], list[Tensor]]:
         if node is None or node in seen:
             continue
         seen.add(node)
-        if hasattr(node, "variable"):
-            leaves.append(node.variable)
+        leaf = getattr(node, "variable", None)
+        leaves += [] if leaf is None else [leaf]
         if isinstance(node, torch.autograd.function.BackwardCFunction):
             found.add(node)
             if type(node).__name__ != "BoundaryBackward":

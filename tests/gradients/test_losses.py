@@ -248,6 +248,20 @@ def test_a_loss_that_changes_later_is_proved_again():
         train()
 
 
+def test_a_term_that_is_switched_on_late_is_refused_at_the_second_backward():
+    model, (x, y) = network(), data()
+    with psac.Engine(model) as engine:
+        for step in range(40):
+            out = model(x)
+            loss = F.cross_entropy(out, y)
+            if step == 21:
+                with pytest.raises(psac.NotIsolated):
+                    (loss + scatter(out)).backward()
+                break
+            (loss if step < 20 else loss + scatter(out)).backward()
+        assert engine.num_samples == 21 * len(x)
+
+
 def test_a_custom_function_after_the_outputs_is_refused_and_welcome_inside():
     class Double(torch.autograd.Function):
         @staticmethod
