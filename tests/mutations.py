@@ -232,6 +232,27 @@ MUTATIONS = (
         ),
     ),
     Mutation(
+        "a part of the loss that is not on the tape is not missed",
+        (("gradients/losses.py", "all(map(self._is_same, self.arrived, drawn))", "True"),),
+        (
+            "tests/gradients/test_losses.py::"
+            "test_a_loss_that_mixes_samples_is_refused_before_anything_is_added_up",
+        ),
+    ),
+    Mutation(
+        "the loader's batch is not watched",
+        (("batches.py", "yield private.engine.handed_out(batch)", "yield batch"),),
+        ("tests/test_user_loops.py::test_a_loop_that_mixes_the_batch_of_the_loader_is_refused",),
+    ),
+    Mutation(
+        "losses of two batches are joined in one backward",
+        (("gradients/call.py", "if self.batch != self.engine.batch:", "if False:"),),
+        (
+            "tests/gradients/test_losses.py::"
+            "test_losses_of_two_batches_are_not_joined_in_one_backward",
+        ),
+    ),
+    Mutation(
         "two backward passes on one batch",
         (("gradients/call.py", "        if self.engine._served:\n", "        if False:\n"),),
         ("tests/test_private.py::test_copies_of_samples_and_second_backwards_are_refused",),
