@@ -44,6 +44,7 @@ from .errors import (
 )
 from .graph import trace
 from .groups import TOGETHER, Groups
+from .layout import Layout
 from .losses import Constants, place_of_samples, prove_loss
 from .plan import Plan
 from .tape import Earlier, LossTape, Watched, plain
@@ -220,7 +221,7 @@ class Engine:
         if self.silent or not torch.is_grad_enabled():
             return trees.map_tensors((args, kwargs), unwatched) if watched else None
         if self._tape is not None and self._tape.loss is not None:
-            self._drop_tape()
+            self._start_again(self._tape.batch)
         self._notice_changes()
         self._take_our_places()
         self._entered = []
@@ -309,6 +310,14 @@ class Engine:
         if self._tape is not None and self._tape is not self._faint:
             self._tape.forget()
         self._tape = None
+
+    def _start_again(self, batch: list[tuple[Tensor, Layout]]) -> None:
+        """A new tape for the same batch: the last backward is over, or was refused."""
+        self._drop_tape()
+        if batch and self._proof_is_due():
+            self._tape = LossTape(self._earlier)
+            for tensor, layout in batch:
+                self._tape.draw(tensor, layout)
 
     def _notice_another_loss(self) -> None:
         """A loss of as many operations as were not met before is proved at the next backward."""

@@ -79,6 +79,7 @@ class LossTape:
         self.played: list[Played] = []
         self.forwards: list[Forward] = []
         self.drawn: dict[int, tuple[Tensor, Layout]] = {}  # the batch, and where its samples are
+        self.batch: list[tuple[Tensor, Layout]] = []  # the user's own objects
         self.started: dict[int, Tensor] = {}  # plain tensors as they were before a write
         self.loss: Tensor | None = None
         self.end = -1  # the number of what is differentiated
@@ -92,6 +93,7 @@ class LossTape:
         """A tensor of the batch becomes a watched one; the object stays the user's."""
         if self.lend(tensor):
             self.drawn[tensor.number] = (plain(tensor), layout)  # type: ignore[attr-defined]
+            self.batch.append((tensor, layout))
 
     def watch(
         self, signature: tuple, outputs: Sequence[Tensor], inputs: Sequence[int] = ()
@@ -128,7 +130,7 @@ class LossTape:
     def forget(self, *, fade: bool = False) -> None:
         """Lets go of the tensors; what the user computes from those they hold is not recorded."""
         self.played, self.forwards, self.drawn, self.started = [], [], {}, {}
-        self.arrived, self.loss, self.fading = {}, OVER, fade
+        self.arrived, self.batch, self.loss, self.fading = {}, [], OVER, fade
         if fade:
             return
         for tensor in self._lent:
