@@ -13,6 +13,7 @@ from psac.gradients import (
     OutsideTheTape,
     SlowPathWarning,
     UnprotectedGradientWarning,
+    UnprotectedStateWarning,
 )
 from psac.accounting import Ledger, PrivacyWarning, calibrate, epsilon, tuned_epsilon
 from psac.private import Private, make_private
@@ -44,6 +45,7 @@ __all__ = [
     "OutsideTheTape",
     "SlowPathWarning",
     "UnprotectedGradientWarning",
+    "UnprotectedStateWarning",
     "Ledger",
     "PrivacyWarning",
     "calibrate",

@@ -212,6 +212,7 @@ class Private:
             for parameter in parameters:
                 parameter.requires_grad_(True)
             self.engine.silent = before
+            self.engine.look()
 
     # What was spent
     @property

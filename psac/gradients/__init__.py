@@ -8,6 +8,7 @@ from .errors import (
     PrivacyError,
     SlowPathWarning,
     UnprotectedGradientWarning,
+    UnprotectedStateWarning,
 )
 from .functional import per_sample_norms, weighted_gradient
 
@@ -19,6 +20,7 @@ __all__ = [
     "Report",
     "SlowPathWarning",
     "UnprotectedGradientWarning",
+    "UnprotectedStateWarning",
     "check",
     "per_sample_norms",
     "weighted_gradient",

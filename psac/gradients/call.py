@@ -24,6 +24,7 @@ from .plan import Plan
 from .planner import Forward, find_plan
 from .proof import LARGEST, first_that_fits, largest, plan_or_none, prove, prove_isolation
 from .samples import Batch
+from .sandbox import untouched
 from .training import silenced
 
 if TYPE_CHECKING:
@@ -142,7 +143,7 @@ class Call:
             raise PrivacyError(
                 "the loop over samples cannot pass gradients on to tensors outside the model."
             )
-        with self._again():
+        with self._again(), untouched(self.engine.model):
             return loop(plan, self.roots, grads, self.engine.loss_reduction == "mean"), {}
 
     def _plan(self, n: int, grads: Sequence[Tensor | None]) -> Plan | Forward:

@@ -47,8 +47,9 @@ from .groups import TOGETHER, Groups
 from .layout import Layout
 from .losses import Constants, place_of_samples, prove_loss
 from .plan import Plan
+from .state import Watch
 from .tape import Earlier, LossTape, Watched, plain
-from .training import attached, refuse_modules, refuse_scripted, trainable
+from .training import attached, refuse_modules, refuse_scripted, silenced, trainable
 
 in_training = operator.attrgetter("training")
 # What keeps the outputs of private models in the graph: no data, and nothing that is trained.
@@ -89,7 +90,7 @@ class Engine:
         self._open: weakref.WeakSet[Call] = weakref.WeakSet()  # forwards whose backward may come
         self._pending: list[Captured | Rows] = []
         # inputs of forwards that have begun, as the user gave them: before any other hook
-        self._given: list[tuple[tuple, dict]] = []
+        self._given: list[tuple[tuple[tuple, dict], bool]] = []
         self._backward = -1  # number of the backward that is pending
         self.expected: int | None = None  # samples of the forward to come; None: any number
         self.after_backward: Callable[[], None] | None = None
@@ -103,6 +104,7 @@ class Engine:
         self._operations: set[int] = set()  # how many the loss had, where it was not proved
         self._after_forward = 0  # autograd's count of operations
         self._warned = self._warned_of_the_loss = False
+        self._state: Watch | None = None  # what forwards leave in the model
         # hooks do nothing: a forward is being repeated, or studied by plain functions
         self.silent = False
 
@@ -127,6 +129,7 @@ class Engine:
                 f"{type(self.model).__name__} has an engine already; detach that one first."
             )
         attached[self.model] = self
+        self._state = Watch(self.model)
         self.names = {id(p): name for name, p in self.parameters.items()}
         self._handles = [
             self.model.register_forward_pre_hook(
@@ -145,7 +148,7 @@ class Engine:
     def detach(self) -> None:
         for handle in self._handles:
             handle.remove()
-        self._handles = []
+        self._handles, self._state = [], None
         if attached.get(self.model) is self:
             del attached[self.model]
         self._drop_tape()
@@ -165,6 +168,8 @@ class Engine:
         The engine starts anew.
         """
         self._drop_tape()
+        if self._state is not None and self.expected:
+            self._state.notice()
         sums = {
             name: self._sums[name] if name in self._sums else torch.zeros_like(p)
             for name, p in self.parameters.items()
@@ -195,8 +200,14 @@ class Engine:
         Another number, or a second backward, raises; None lifts that.
         """
         self.expected, self._served = num_samples, False
-        self.batch += 1
+        self.batch, self._given = self.batch + 1, []
         self._drop_tape()
+        self.look()
+
+    def look(self) -> None:
+        """What was written into the model until now is the user's own business."""
+        if self._state is not None:
+            self._state.look()
 
     def handed_out(self, batch: Any) -> Any:
         """The batch that is expected; where its loss is proved, its tensors tell the tape."""
@@ -218,8 +229,14 @@ class Engine:
     def _before(self, module: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict] | None:
         inputs = trees.tensors((args, kwargs))
         watched = any(isinstance(t, Watched) for t in inputs)
-        if self.silent or not torch.is_grad_enabled():
+        if self.silent or self._state is None:
             return trees.map_tensors((args, kwargs), unwatched) if watched else None
+        self._refuse_batch_norms()
+        self._state.before(is_private=bool(self.expected))
+        if not torch.is_grad_enabled():
+            given = trees.map_tensors((args, kwargs), unwatched) if watched else (args, kwargs)
+            self._given.append((given, False))
+            return given if watched else None
         if self._tape is not None and self._tape.loss is not None:
             self._start_again(self._tape.batch)
         self._notice_changes()
@@ -230,9 +247,10 @@ class Engine:
             self._entered = [number for number in entered if number is not None]
         if watched or any(t.requires_grad for t in inputs):
             self._origins: list[tuple[Tensor, Tensor]] = []
-            self._given.append(trees.map_tensors((args, kwargs), self._cut))
-            return self._given[-1]
-        self._given.append((args, kwargs))
+            given = trees.map_tensors((args, kwargs), self._cut)
+            self._given.append((given, True))
+            return given
+        self._given.append(((args, kwargs), True))
         return None
 
     def _take_our_places(self) -> None:
@@ -263,14 +281,18 @@ class Engine:
         return inner.view_as(inner)  # not a leaf, so that in-place operations stay possible
 
     def _after(self, module: nn.Module, args: tuple, kwargs: dict, output: Any) -> Any:
-        if self.silent or not torch.is_grad_enabled():
+        if self.silent or self._state is None:
             return None
-        if not self._given:
+        given, with_gradients = self._given.pop()
+        self._state.after(given, self._repeat, self.batch_dim)
+        if not torch.is_grad_enabled():
+            return None
+        if not with_gradients:
             raise PrivacyError(
                 "gradients were switched on in the middle of a forward, by a hook of the model. "
                 "Switch them on before the model is called."
             )
-        args, kwargs = self._given.pop()
+        args, kwargs = given
         if next(reversed(self.model._forward_hooks)) != self._places[1]:
             raise PrivacyError(
                 f"a forward hook was registered on {type(self.model).__name__} while its forward "
@@ -293,6 +315,10 @@ class Engine:
             outputs = self._watched(call, outputs)
         handed_on = dict(zip(map(id, roots), outputs, strict=True))
         return trees.map_tensors(output, lambda leaf: replaced(leaf, handed_on))
+
+    def _repeat(self, tree: tuple[tuple, dict]) -> Any:
+        with silenced(self.model):
+            return self.model(*tree[0], **tree[1])
 
     def _watched(self, call: Call, outputs: Sequence[Tensor]) -> Sequence[Tensor]:
         """From here to backward, what the user does to the outputs goes on the tape."""
@@ -349,10 +375,12 @@ class Engine:
             self._warned_of_the_loss = True
             announce_trained_by_the_loss(self.model, unprotected)
 
-    def _notice_changes(self) -> None:
+    def _refuse_batch_norms(self) -> None:
         for module in self._batch_norms:
             if module.training:
                 refuse_modules(self.model)
+
+    def _notice_changes(self) -> None:
         changed = [name for name, p in self.parameters.items() if not p.requires_grad]
         changed += [name for name, p in self._frozen.items() if p.requires_grad]
         if changed:

@@ -35,6 +35,10 @@ class UnprotectedGradientWarning(UserWarning):
     """An ordinary gradient, neither clipped nor noisy, goes to tensors outside the model."""
 
 
+class UnprotectedStateWarning(UserWarning):
+    """A tensor of the model was written outside its forward, where nobody can see from what."""
+
+
 def announce_unprotected(model: nn.Module, tensors: Sequence[Tensor]) -> None:
     shapes = ", ".join(str(list(tensor.shape)) for tensor in tensors[:3])
     warnings.warn(
@@ -66,4 +70,15 @@ def announce(model: nn.Module, reason: object) -> None:
         "Every sample is computed alone, which is exact and slow.",
         SlowPathWarning,
         stacklevel=3,
+    )
+
+
+def announce_written(model: nn.Module, names: Sequence[str]) -> None:
+    warnings.warn(
+        f"{', '.join(names)} of {type(model).__name__} was written outside the model's forward "
+        "while a private batch was out. If it was computed from the batch it is released without "
+        "noise, and the model is not private. Write what does not depend on the batch after "
+        "optimizer.step().",
+        UnprotectedStateWarning,
+        stacklevel=4,
     )

@@ -28,6 +28,7 @@ from .errors import CannotAssign, NotIsolated, PrivacyError
 from .graph import Graph
 from .groups import TOGETHER
 from .layout import Layout, find
+from .places import same
 from .plan import Plan
 from .planner import Forward, find_plan
 from .sandbox import HIGH, LOW
@@ -307,7 +308,7 @@ def refuse_statistics(first: dict[str, Tensor], second: dict[str, Tensor]) -> No
     Those are computed from private samples.
     """
     for name, buffer in first.items():
-        if name in second and not torch.equal(buffer, second[name]):
+        if name in second and not same(buffer, second[name]):
             raise PrivacyError(
                 f"the forward writes values computed from its samples into the buffer '{name}' "
                 "(running statistics?), which would be released without noise. Switch that off "

@@ -1,7 +1,7 @@
 """A forward that leaves no trace and has no randomness: for probes and proofs.
 
 Inside `sandbox(model)`
-- buffers are copies, so running statistics and counters stay as they were;
+- buffers and attributes are copies, so running statistics and counters stay as they were;
 - the random generators of torch, Python and numpy are restored afterwards;
 - random operations give constants (dropout keeps everything, other draws are in the middle, or low
   or high if so asked: `draw`), so that a sample alone and the same sample in a batch see the same
@@ -23,6 +23,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from .places import kept
 
 aten = torch.ops.aten
 
@@ -134,6 +136,7 @@ def sandbox(
         stack.enter_context(torch.random.fork_rng(devices=devices))
         stack.enter_context(seeded(draw, traces))
         stack.enter_context(exchanged(model, perturb, traces.stand_ins))
+        stack.enter_context(kept(model))
         stack.enter_context(torch.enable_grad())
         if quiet:
             stack.enter_context(silence)
@@ -159,6 +162,13 @@ def seeded(draw: float, traces: Traces) -> Iterator[None]:
         if numpy:
             traces.drew |= numpy.random.get_state(legacy=False)["state"]["pos"] != place
             numpy.random.set_state(before[1])
+
+
+@contextlib.contextmanager
+def untouched(model: nn.Module) -> Iterator[None]:
+    """What forwards write in here is gone afterwards, however often they run."""
+    with exchanged(model, False, {}), kept(model):
+        yield
 
 
 @contextlib.contextmanager
