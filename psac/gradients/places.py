@@ -44,22 +44,29 @@ def places_of(model: nn.Module) -> list[Place]:
             found += [Place(store, key, prefix + key, kind) for key in list(store.keys())]
         if isinstance(module, torch.jit.ScriptModule):
             continue
-        is_of_torch = type(module).__module__.startswith("torch.nn.")
         found += [
             Place(vars(module), key, prefix + key, "attribute")
             for key, value in vars(module).items()
-            if key not in _OWN and (not is_of_torch or isinstance(value, Tensor))
+            if key not in _OWN and (not is_of_torch(module) or isinstance(value, Tensor))
         ]
     return found
 
 
 def stores_of(model: nn.Module) -> list[Any]:
-    """The mappings that grow when a module gets a new place, other than a parameter."""
+    """The mappings that grow when a forward makes itself a new place."""
     return [
         store
         for module in model.modules()
-        for store in (vars(module), module._buffers, module._modules)
+        for store in (
+            (vars(module),)
+            if is_of_torch(module)
+            else (vars(module), module._buffers, module._modules)
+        )
     ]
+
+
+def is_of_torch(module: nn.Module) -> bool:
+    return type(module).__module__.startswith("torch.nn.")
 
 
 @contextlib.contextmanager

@@ -21,7 +21,7 @@ from __future__ import annotations
 import copy
 import sys
 from collections.abc import Callable
-from operator import is_
+from operator import is_, itemgetter
 from typing import Any
 
 import torch
@@ -69,6 +69,11 @@ class Watch:
             if place.kind == "parameter" and place.store[place.key] is not None
         ]
         self._weights = [place.store[place.key] for place in self._parameters]
+        keys: dict[int, tuple[Any, list[str]]] = {}
+        for place in self._places:
+            keys.setdefault(id(place.store), (place.store, []))[1].append(place.key)
+        # Twice the last key: of one key alone there would be no tuple.
+        self._getters = [(itemgetter(*names, names[-1]), store) for store, names in keys.values()]
         self._remember()
 
     # What it remembers
@@ -76,7 +81,7 @@ class Watch:
         """The present values, and what tensors hold that are not known to change."""
         old = dict(getattr(self, "_contents", {}))
         known = getattr(self, "_versions", {})
-        self._values = self._read()
+        self._values, self._seen = self._read(), self._glance()
         self._containers = [
             (value, copy.copy(value) if len(value) <= _LONG else len(value))
             for value in self._values
@@ -102,10 +107,18 @@ class Watch:
         except KeyError:
             return [stored(place) for place in self._places]
 
+    def _glance(self) -> list[Any]:
+        """The values as fast as can be, to be compared with those of another glance."""
+        return [get(store) for get, store in self._getters]
+
     def _is_as_it_was(self) -> bool:
+        try:  # equal objects are not looked at; tensors that differ cannot say whether they do
+            is_seen = self._glance() == self._seen
+        except Exception:  # noqa: BLE001 - or an object of the user's own cannot, or is gone
+            return False
         return (
-            sum(map(len, self._stores)) == self._size
-            and all(map(is_, self._read(), self._values))
+            is_seen
+            and sum(map(len, self._stores)) == self._size
             and versions(self._tensors) == self._numbers
             and all(not is_changed(value, before) for value, before in self._containers)
         )
@@ -116,7 +129,8 @@ class Watch:
             self._again()
 
     def _again(self) -> None:
-        if sum(map(len, self._stores)) == self._size:
+        is_listed = all(value is not _MISSING for value in self._read())
+        if is_listed and sum(map(len, self._stores)) == self._size:
             self._remember()
         else:
             self._survey()

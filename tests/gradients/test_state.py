@@ -204,6 +204,27 @@ def test_statistics_are_refused_in_physical_batches_of_one(name):
         run_privately(WRITTEN[name][0](), physical_batch_size=1)
 
 
+class Tokens(nn.Module):
+    """Counts how often each token came."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.head = nn.Embedding(7, 4), nn.Linear(4, 3)
+        self.register_buffer("counts", torch.zeros(7))
+
+    def forward(self, tokens):
+        self.counts += torch.bincount(tokens.flatten(), minlength=7)
+        return self.head(self.table(tokens).mean(1))
+
+
+@pytest.mark.parametrize("tokens", [[[1, 5, 3]], [[2]], [[0]], [[1, 2], [2, 1], [1, 1]]])
+def test_counts_of_tokens_are_refused(tokens):
+    model = Tokens()
+    with psac.Engine(model), pytest.raises(psac.PrivacyError, match="'counts'"):
+        model(torch.tensor(tokens))
+    assert bool((model.counts == 0).all())
+
+
 def test_a_module_that_is_switched_to_training_later_is_noticed():
     model, x = WRITTEN["instance_norm"][0]().eval(), torch.randn(5, 4)
     with psac.Engine(model):
