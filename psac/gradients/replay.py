@@ -76,47 +76,50 @@ def judge(
 
     `changed` are the places that the forward wrote, `after` what it left there.
     """
-    n = num_samples(tree, dim)
-    if not n:
-        return None  # no sample, nothing to be computed from
-    few = tree if n <= MOST else next(Batch.readings(tree, n)).take(range(MOST))
+    few = few_of(tree, num_samples(tree, dim), dim)
     try:
         own, _, written = replay(few)
     except _FAILURES:
         return changed[0], FAILS
     places = {place.address: place for place in [*changed, *places_of(replay.model)]}
-    runs = list(other_states(replay, own, few, min(n, MOST), dim))
+    runs = list(other_states(replay, own, few, dim))
     if not runs:
         return changed[0], FAILS
     for state in runs:
-        for address in differing(own, state):
-            place = places.get(address)
-            if place is None or place.kind != "attribute":
-                return place or changed[0], ""
-            if not replay.forgets(own, state, few):
-                return place, ""
+        found = [places.get(address, changed[0]) for address in differing(own, state)]
+        lasting = [place for place in found if place.kind != "attribute"]
+        if lasting or (found and not replay.forgets(own, state, few)):
+            return (lasting or found)[0], ""
     for place in changed:
-        left, found = own.get(place.address), replay.found.get(place.address)
+        left = own.get(place.address)
         if place.address in written or same(left, after.get(place.address)):
             continue
-        if same(left, found):
+        if same(left, replay.found.get(place.address)):
             return place, ONCE
     return None
 
 
-def other_states(replay: Replay, own: State, tree: Any, n: int, dim: int) -> Iterator[State]:
+def few_of(tree: Any, n: int, dim: int) -> Any:
+    """At most MOST of the samples."""
+    if n <= MOST:
+        return tree
+    return next((batch.take(range(MOST)) for batch in readings(tree, n, dim)), tree)
+
+
+def readings(tree: Any, n: int, dim: int) -> Iterator[Batch]:
+    return (batch for batch in Batch.readings(tree, n) if batch.axes[0] in (None, dim))
+
+
+def other_states(replay: Replay, own: State, tree: Any, dim: int) -> Iterator[State]:
     """What the forward leaves after other samples; nothing if it can run on no others."""
     yield from after_other_values(replay, tree)
-    if n < 2:
-        return
-    found: list[State] = []
-    for reading in Batch.readings(tree, n):
-        if reading.axes[0] not in (None, dim):
-            continue
+    n, found = num_samples(tree, dim), []
+    for batch in readings(tree, n, dim) if n > 1 else ():
         with contextlib.suppress(*_FAILURES):
-            found.append(replay(reading.take([n - 1])).state)
-            if not differing(own, found[-1]):
-                return  # this reading of the inputs shows that the number does not matter
+            found.append(replay(batch.take([n - 1])).state)
+            if not differing(own, found[-1]):  # by this reading the number does not matter
+                found = found[-1:]
+                break
     yield from found[:1]
 
 

@@ -40,7 +40,7 @@ from .places import (
     version,
     versions,
 )
-from .replay import Replay, judge
+from .replay import Replay, judge, num_samples
 
 _LONG = 64  # of longer containers only the length is looked at
 _MISSING = object()
@@ -196,7 +196,8 @@ class Watch:
         if self._due:
             changed += self._written_unseen({place.address for place in changed})
         names = {place.name for place in changed}
-        if changed and (self._due or not names <= self.steady):
+        # Without samples there is nothing to be computed from, and nothing is shown.
+        if changed and (self._due or not names <= self.steady) and num_samples(tree, batch_dim):
             self._judge(changed, tree, run, batch_dim)
             self.steady |= names
         if self._due:

@@ -412,3 +412,30 @@ def test_the_loop_over_samples_counts_one_forward():
     with psac.Engine(model, method="loop"):
         model(torch.randn(5, 4)).sum(1).mean().backward()
     assert int(model.buffer_count) == model.count == 1
+
+
+def add_the_sum(m, x):
+    m.buffer_mu += x.detach().sum(0)
+
+
+def test_what_a_forward_without_samples_shows_is_not_believed():
+    model = Writing(add_the_sum, buffer_mu=torch.zeros(4))
+    with psac.Engine(model), torch.no_grad():
+        for _ in range(2):
+            model(torch.randn(0, 4))
+        with pytest.raises(psac.PrivacyError, match="buffer_mu"):
+            model(torch.randn(5, 4))
+
+
+def test_a_forward_that_takes_no_other_values_is_judged_by_one_sample():
+    def particular(m, x):
+        if float(x.detach().min()) < 7:
+            raise ValueError("other values")
+        m.buffer_count += 1
+
+    x = torch.full((5, 4), 7.0)
+    model = Writing(particular, buffer_count=torch.tensor(0))
+    with psac.Engine(model):
+        model(x)
+        with pytest.raises(psac.PrivacyError, match="fails on other samples"):
+            model(x[:1])
