@@ -89,7 +89,7 @@ class Engine:
         self._handles: list[Any] = []
         self._open: weakref.WeakSet[Call] = weakref.WeakSet()  # forwards whose backward may come
         self._pending: list[Captured | Rows] = []
-        # inputs of forwards that have begun, as the user gave them: before any other hook
+        # inputs of forwards that have begun, before any other hook, and whether gradients are on
         self._given: list[tuple[tuple[tuple, dict], bool]] = []
         self._backward = -1  # number of the backward that is pending
         self.expected: int | None = None  # samples of the forward to come; None: any number
