@@ -95,7 +95,7 @@ def engine(workload: Workload, model: nn.Module, batch_size: int) -> Step:
         ):  # not torch operators: unseen in a profile but for this
             add_noise_(sums.values(), std=std, generator=generator, scale=1 / batch_size)
         for name, total in sums.items():
-            parameters[name].grad = total
+            parameters[name].grad = total.to(parameters[name].dtype)
         optimizer.step()
         optimizer.zero_grad()
 

@@ -310,7 +310,8 @@ class Private:
             return
         self._complete = False
         for name, gradient in self._release().items():
-            parameters[name].grad = gradient
+            # rounded to half precision here, with its noise; the sum before it is not
+            parameters[name].grad = gradient.to(parameters[name].dtype)
 
     def _release(self) -> dict[str, Tensor]:
         """The noisy mean gradient; from here on it counts as seen."""

@@ -21,6 +21,7 @@ from .graph import Graph
 from .groups import Groups
 from .moves import refuse_moves
 from .plan import NOTHING, Cluster, Plan, Tap
+from .precision import without_autocast
 from .rules import contributions
 from .rules.arrival import Arrival
 from .weights import Weights
@@ -95,6 +96,12 @@ class Captured:
     def norms_squared(self, groups: Groups) -> list[Tensor | None]:
         return add_up(self.measured, groups)
 
+    def floor(self) -> Tensor | None:
+        """[n]: a smaller norm is not believed, for all the terms that had to cancel."""
+        found = self.budget.floor()
+        return None if found is None else found.sqrt()
+
+    @without_autocast
     def join(self, others: Sequence[Captured]) -> None:
         """Measures this and other unmeasured captures as one.
 
@@ -130,6 +137,7 @@ class Captured:
         for _, joint in self.joints:
             joint.zero_samples(samples)
 
+    @without_autocast
     def weighted_sums(self, weights: Sequence[Tensor], groups: Groups) -> dict[str, Tensor]:
         """Sum over samples of weights[group][n] * gradient[n], by parameter.
 
@@ -148,6 +156,7 @@ class Captured:
 
 
 @torch.no_grad()
+@without_autocast
 def capture(
     graph: Graph,
     plan: Plan,
@@ -230,15 +239,21 @@ class Rows:
         self.num_samples = num_samples
         self.foreign_gradients: dict[int, Tensor] = {}
 
+    @without_autocast
     def norms_squared(self, groups: Groups) -> list[Tensor | None]:
         return add_up(
             [((name,), row.norms_squared(Budget(0))) for name, row in self.rows.items()], groups
         )
 
+    def floor(self) -> Tensor | None:
+        """What is added is what was measured."""
+        return None
+
     def zero_samples(self, samples: Tensor) -> None:
         for row in self.rows.values():
             row.zero_samples(samples)
 
+    @without_autocast
     def weighted_sums(self, weights: Sequence[Tensor], groups: Groups) -> dict[str, Tensor]:
         return {
             name: row.weighted_sum(Weights(weights[groups.of((name,))]))

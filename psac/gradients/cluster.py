@@ -20,11 +20,12 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from .contributions import Budget, Contribution, Dense, Outer, square_sum, wide
-from .graph import Edge, Graph
+from .contributions import Budget, Contribution, Dense, Outer, gram_sum, square_sum
+from .graph import ACCUMULATE, Edge, Graph
 from .lookup import Lookup
 from .memory import slices
 from .plan import TRANSPOSES, WHOLE, Cluster
+from .precision import HALF, pieces, wide
 from .ragged import Ragged
 from .rules.generic import pull_back
 from .single import Single
@@ -79,6 +80,7 @@ class Joint:
             self.parts: dict[Edge, Contribution] = {(leaf, 0): joined(turned)}
         else:
             self.parts = {edge: joined(parts) for edge, parts in groups.items()}
+        self.kept: dict[str, Dense] = {}  # per-sample gradients of the parameters
         self.method = ""
 
     def norms_squared(self, budget: Budget) -> Tensor:
@@ -87,10 +89,16 @@ class Joint:
             self.method = " + ".join(dict.fromkeys(part.method for part in self.parts.values()))
             return norms[0] if len(norms) == 1 else torch.stack(norms).sum(0)
         self.method = "pulled back"
-        return self._by_pulling_back()
+        shapes = [self.graph.shape((leaf, 0)) for leaf in self.leaves.values()]
+        size = 4 * self.num_samples * sum(map(math.prod, shapes))
+        if self.derived and budget.allows(size, sum(nbytes_of(p) for p in self.parts.values())):
+            rows = [self.rows(s) for s in self._slices()]
+            self.kept = {name: Dense(torch.cat([r[name] for r in rows])) for name in rows[0]}
+            self.parts = {}
+        return norms_of_rows([self])
 
     def _slices_do_not_overlap(self) -> bool:
-        if any(way == "general" for way in self.cluster.ways.values()):
+        if self.derived:
             return False
         if len(self.parts) == 1:
             return True
@@ -103,8 +111,13 @@ class Joint:
                 covered[name] += grad.cpu().float()
         return all(bool((grad <= 1).all()) for grad in covered.values())
 
-    def _by_pulling_back(self) -> Tensor:
-        return norms_of_rows([self])
+    @property
+    def derived(self) -> bool:
+        """Whether parameters are behind a computation, not only behind slices and casts."""
+        return any(way == "general" for way in self.cluster.ways.values())
+
+    def _slices(self) -> list[slice]:
+        return slices(self.num_samples, self.bytes_per_sample())
 
     def bytes_per_sample(self) -> int:
         edges = [(leaf, 0) for leaf in self.leaves.values()] + list(self.parts)
@@ -112,63 +125,113 @@ class Joint:
 
     def rows(self, samples: slice) -> dict[str, Tensor]:
         """Per-sample gradients of the cluster's parameters."""
+        if self.kept:
+            return {name: part.dense(samples) for name, part in self.kept.items()}
         if self.whole:
             return {
                 name: part.dense(samples)
                 for name, part in zip(self.leaves, self.parts.values(), strict=True)
             }
-        edges = [self.graph.edge(edge) for edge in self.parts]
-        grads = [self._like_source(edge, part.dense(samples)) for edge, part in self.parts.items()]
-        targets = [self.graph.edge((leaf, 0)) for leaf in self.leaves.values()]
-        shapes = [self.graph.shape((leaf, 0)) for leaf in self.leaves.values()]
-        pulled = pull_back(edges, targets, grads, shapes)
-        return {name: wide(grad) for name, grad in zip(self.leaves, pulled, strict=True)}
-
-    def _like_source(self, edge: Edge, grad: Tensor) -> Tensor:
-        meta = self.graph.nodes[edge[0]]._input_metadata[edge[1]]
-        return grad.to(dtype=meta.dtype, device=meta.device)
+        return self._pull({edge: part.dense(samples) for edge, part in self.parts.items()}, True)
 
     def weighted_sums(self, weights: Weights) -> dict[str, Tensor]:
         if self.whole:
             (name,), (part,) = self.leaves, self.parts.values()
             return {name: part.weighted_sum(weights)}
+        if self.kept:
+            return {name: part.weighted_sum(weights) for name, part in self.kept.items()}
+        if self.derived:
+            return self._sums_of_rows(weights)
         return self._pull({edge: part.weighted_sum(weights) for edge, part in self.parts.items()})
 
-    def _pull(self, sums: Mapping[Edge, Tensor]) -> dict[str, Tensor]:
-        """From sums over the sources to sums over the parameters.
+    def _sums_of_rows(self, weights: Weights) -> dict[str, Tensor]:
+        """From the same rows as their norms.
 
-        Past casts, whose rounding is not wanted.
+        To pull a sum back instead would round once more, by as much as the computation cancels.
         """
         total: dict[str, Tensor] = {}
-        for edge, value in sums.items():
-            below, value = self._past_whole(edge, value)
-            if below[0] in self.graph.parameters:
-                pulled: Sequence[Tensor | None] = [value]
-                names = [self.graph.parameters[below[0]]]
-            else:
-                names = list(self.leaves)
-                targets = [self.graph.edge((leaf, 0)) for leaf in self.leaves.values()]
-                pulled = torch.autograd.grad(
-                    [self.graph.edge(below)],
-                    targets,
-                    [self._like_source(below, value)],
-                    retain_graph=True,
-                    allow_unused=True,
-                )
-            for name, grad in zip(names, pulled, strict=True):
-                if grad is not None:
-                    total[name] = total[name] + grad if name in total else grad
+        for s in self._slices():
+            part = Weights(weights.values[s])
+            for name, value in self.rows(s).items():
+                added = Dense(value).weighted_sum(part)
+                total[name] = total[name] + added if name in total else added
         return total
 
-    def _past_whole(self, edge: Edge, value: Tensor) -> tuple[Edge, Tensor]:
-        while self.graph.names[edge[0]] in WHOLE and value.dim() == 2:
-            if self.graph.names[edge[0]] in TRANSPOSES:
-                value = value.t()
+    def _pull(self, values: Mapping[Edge, Tensor], each: bool = False) -> dict[str, Tensor]:
+        """From gradients of the sources to gradients of the parameters; `each`: of every sample.
+
+        Past casts, and in pieces where entries only move, so that nothing is rounded there.
+        """
+        total: dict[str, Tensor] = {}
+
+        def add(found: Mapping[str, Tensor], factor: Tensor | None = None) -> None:
+            for name, grad in found.items():
+                grad = wide(grad)
+                if factor is not None:
+                    grad = grad / factor.view(-1, *[1] * (grad.dim() - 1))
+                total[name] = total[name] + grad if name in total else grad
+
+        for edge, value in values.items():
+            below, value = self._past_casts(edge, value, each)
+            if below[0] in self.graph.parameters:
+                add({self.graph.parameters[below[0]]: value})
+            elif self.cluster.ways[edge] == "general" or not self._is_half(below):
+                add(self._backward(below, value, each))
+            else:
+                found, factor = pieces(value, range(int(each), value.dim()))
+                for piece in found:
+                    add(self._backward(below, piece, each), factor)
+        return total
+
+    def _backward(self, edge: Edge, value: Tensor, each: bool) -> dict[str, Tensor]:
+        """By autograd, in the precision of the graph."""
+        meta = self.graph.nodes[edge[0]]._input_metadata[edge[1]]
+        value = value.to(dtype=meta.dtype, device=meta.device)
+        targets = [self.graph.edge((leaf, 0)) for leaf in self.leaves.values()]
+        if each:
+            shapes = [self.graph.shape((leaf, 0)) for leaf in self.leaves.values()]
+            pulled = pull_back([self.graph.edge(edge)], targets, [value], shapes)
+            return dict(zip(self.leaves, pulled, strict=True))
+        found = torch.autograd.grad(
+            [self.graph.edge(edge)], targets, [value], retain_graph=True, allow_unused=True
+        )
+        pairs = zip(self.leaves, found, strict=True)
+        return {name: grad for name, grad in pairs if grad is not None}
+
+    def _past_casts(self, edge: Edge, value: Tensor, each: bool) -> tuple[Edge, Tensor]:
+        """Down to where something else happens than casts, copies and transpositions."""
+        while (name := self.graph.names[edge[0]]) in WHOLE:
+            if name == "TBackward0":
+                value = value.transpose(-2, -1) if value.dim() - each == 2 else value
+            elif name in TRANSPOSES:
+                node, dims = self.graph.nodes[edge[0]], value.dim() - each
+                first, second = (
+                    signed(d) % dims + each for d in (node._saved_dim0, node._saved_dim1)
+                )
+                value = value.transpose(first, second)
             edge = self.graph.children[edge[0]][0]
         return edge, value
 
+    def _is_half(self, edge: Edge) -> bool:
+        """Whether something between here and the parameters is in half precision."""
+        stack, seen = [edge], set()
+        while stack:
+            number, k = stack.pop()
+            if number < 0 or (number, k) in seen:
+                continue
+            seen.add((number, k))
+            node = self.graph.nodes[number]
+            if self.graph.names[number] == ACCUMULATE:
+                dtype = node.variable.dtype
+            else:
+                dtype = node._input_metadata[k].dtype
+                stack.extend(self.graph.children[number])
+            if dtype in HALF:
+                return True
+        return False
+
     def zero_samples(self, samples: Tensor) -> None:
-        for part in self.parts.values():
+        for part in (*self.parts.values(), *self.kept.values()):
             part.zero_samples(samples)
 
 
@@ -217,6 +280,16 @@ def norms_of_rows(joints: Sequence[Joint]) -> Tensor:
     return torch.cat(norms)
 
 
+def nbytes_of(part: Contribution) -> int:
+    """What is held of activations."""
+    return getattr(part, "nbytes", 0)
+
+
+def signed(dim: int) -> int:
+    """A saved dimension, of which torch shows negative ones as numbers without sign."""
+    return dim - 2**64 if dim >= 2**63 else dim
+
+
 class Sum:
     """Several contributions to the same tensor that cannot be laid side by side."""
 
@@ -228,15 +301,25 @@ class Sum:
     def norms_squared(self, budget: Budget) -> Tensor:
         pairs = [(a, b) for k, a in enumerate(self.parts) for b in self.parts[k + 1 :]]
         if all(isinstance(a, (Outer, Lookup)) and isinstance(b, (Outer, Lookup)) for a, b in pairs):
-            twice = [2 * cross(a, b) for a, b in pairs]
-            total = sum(part.norms_squared(budget) for part in self.parts) + sum(twice)
+            crossed = [cross(a, b) for a, b in pairs]
+            budget.doubt(self.mass())
+            alone = torch.stack([part.norms_squared(budget) for part in self.parts]).sum(0)
             self.method = " + ".join(part.method for part in self.parts) + " + cross term"
-            return total.clamp(min=0)  # type: ignore[union-attr]
+            squares = alone + 2 * torch.stack([value for value, _ in crossed]).sum(0)
+            mass = alone + 2 * torch.stack([size for _, size in crossed]).sum(0)
+            return Outer.guarded(gram_sum([squares], [mass]), self._squares_of, budget)
         self.method = "summed"
+        budget.doubt(self.mass())
         first = self.parts[0].dense(slice(0, 1))
-        return torch.cat(
-            [square_sum(self.dense(s)) for s in slices(self.num_samples, 2 * first.nbytes)]
-        )
+        formed = [square_sum(self.dense(s)) for s in slices(self.num_samples, 2 * first.nbytes)]
+        return torch.cat(formed)
+
+    def mass(self) -> Tensor:
+        return torch.stack([part.mass() for part in self.parts]).sum(0)
+
+    def _squares_of(self, samples: Tensor) -> Tensor:
+        """One by one: a table may be large."""
+        return torch.cat([square_sum(self.dense(sample)) for sample in samples.split(1)])
 
     def weighted_sum(self, weights: Weights) -> Tensor:
         total = self.parts[0].weighted_sum(weights)
@@ -297,8 +380,11 @@ def side_by_side(parts: Sequence[Contribution]) -> Contribution:
     return Sum(parts)
 
 
-def cross(first: Contribution, second: Contribution) -> Tensor:
-    """[n]: the inner product of two samples' gradients of the same matrix, as Outer or Lookup."""
+def cross(first: Contribution, second: Contribution) -> tuple[Tensor, Tensor]:
+    """[n]: the inner product of two samples' gradients of the same matrix, as Outer or Lookup.
+
+    And what it would be without cancellation.
+    """
     if isinstance(first, Lookup):
         first, second = second, first
     assert isinstance(first, Outer)
@@ -306,12 +392,15 @@ def cross(first: Contribution, second: Contribution) -> Tensor:
     if isinstance(second, Outer):
         left = torch.matmul(wide(first.left), wide(second.left).transpose(-2, -1))
         right = torch.matmul(wide(first.right), wide(second.right).transpose(-2, -1))
-        return (left * right).flatten(1).sum(1)
+        products = (left * right).flatten(1)
+        return products.sum(1), products.abs().sum(1)
     assert isinstance(second, Lookup)
     parts, values = [], second.values
     for s in slices(n, 12 * p * second.index.shape[1]):
         index = second.index[s].clamp(min=0)
         chosen = torch.gather(wide(first.left[s, 0]), 2, index.unsqueeze(1).expand(-1, p, -1))
         inner = torch.bmm(wide(first.right[s, 0]), values[s].transpose(1, 2))
-        parts.append((chosen * inner).flatten(1).sum(1))
-    return torch.cat(parts)
+        products = (chosen * inner).flatten(1)
+        parts.append((products.sum(1), products.abs_().sum(1)))
+    values_of, sizes = zip(*parts, strict=True)
+    return torch.cat(values_of), torch.cat(sizes)

@@ -6,6 +6,7 @@ dearer, and answers three questions:
     norms_squared(budget)  [n]         the squared norm of each sample's gradient
     weighted_sum(w)      weight shape  sum over samples of w[n] * gradient[n]
     dense()              [n, shape]    the gradients themselves
+    mass()               [n]           squared norms if no terms of a gradient cancelled, or more
 
     Dense    holds them.
     Outer    a sum over positions p of left[n, p, :] x right[n, p, :] (every matrix product).
@@ -29,7 +30,13 @@ from torch import Tensor
 
 from .loops import CANCELLATION, GramSum, Loops, loops
 from .memory import TEMPORARY_BYTES, slices
+from .precision import wide
 from .weights import Weights
+
+# Of the mass of its terms, what a squared norm is at least taken for when it is weighed. The terms
+# enter the weighted sum, times a weight that would else grow without limit while they cancel, until
+# rounding takes the digits of other samples. So they are a thousand bounds at most.
+FLOOR = 1e-6
 
 
 class Contribution(Protocol):
@@ -42,12 +49,9 @@ class Contribution(Protocol):
 
     def dense(self, samples: slice | Tensor = slice(None)) -> Tensor: ...
 
+    def mass(self) -> Tensor: ...
+
     def zero_samples(self, samples: Tensor) -> None: ...
-
-
-def wide(tensor: Tensor) -> Tensor:
-    """float32 at least: norms and sums of half-precision values are taken in float32."""
-    return tensor.float() if tensor.dtype in (torch.bfloat16, torch.float16) else tensor
 
 
 def square_sum(values_n: Tensor) -> Tensor:
@@ -72,6 +76,23 @@ class Budget:
         self.left = num_bytes
         self._last: dict[str, tuple[tuple, Tensor, Tensor]] = {}
         self._squares: dict[tuple, tuple[Tensor, Tensor]] = {}
+        self._masses: list[Tensor] = []
+
+    def doubt(self, mass: Tensor) -> None:
+        """Terms of this mass [n] may cancel, and are added to the weighted sum one by one."""
+        self._masses.append(mass)
+
+    def floor(self) -> Tensor | None:
+        """[n]: squared norms below this are not believed."""
+        return FLOOR * self.mass() if self.doubts else None
+
+    @property
+    def doubts(self) -> bool:
+        return bool(self._masses)
+
+    def mass(self) -> Tensor:
+        """[n]: of all terms that may cancel."""
+        return sum(self._masses[1:], self._masses[0])
 
     def allows(self, kept: int, replaced: int) -> bool:
         """Whether gradients may be kept in place of the activations that they came from.
@@ -127,6 +148,9 @@ class Dense:
 
     def dense(self, samples: slice | Tensor = slice(None)) -> Tensor:
         return self.values[samples]
+
+    def mass(self) -> Tensor:
+        return square_sum(self.values)
 
     def zero_samples(self, samples: Tensor) -> None:
         self.values = self.values.clone()
@@ -222,6 +246,7 @@ class Outer:
             return self.kept.norms_squared(budget)
         if forming <= gram:
             self.method = "formed in slices"
+            budget.doubt(self.mass())
             return torch.cat([square_sum(self.dense(s)) for s in slices(n, h * l * r * 4)])
         self.method = "gram"
         return self.by_gram(budget)
@@ -229,6 +254,15 @@ class Outer:
     @property
     def nbytes(self) -> int:
         return self.left.nbytes + self.right.nbytes
+
+    def mass(self) -> Tensor:
+        if self.kept is not None:
+            return self.kept.mass()
+        lengths = [
+            torch.linalg.vector_norm(side, dim=-1, dtype=wide(side[:0]).dtype)
+            for side in (self.left, self.right)
+        ]
+        return torch.mul(*lengths).square().sum((1, 2))
 
     def _compiled(self) -> Loops | None:
         """The loops that take Gram sums, where they serve."""
@@ -241,7 +275,7 @@ class Outer:
         compiled = self._compiled()
         if compiled is not None:
             found = self._compiled_gram(compiled, budget)
-            return self.guarded(found, lambda samples: square_sum(self.dense(samples)))
+            return self.guarded(found, lambda samples: square_sum(self.dense(samples)), budget)
         parts = slices(n, 2 * h * p * p * 4)
         inputs, grads = self.sides()
         for s in parts:
@@ -253,7 +287,7 @@ class Outer:
             norms.append(torch.linalg.vecdot(rows(left), rows(right)))
             mass.append(diagonal_product(left, right))
         found = gram_sum(norms, mass)
-        return self.guarded(found, lambda samples: square_sum(self.dense(samples)))
+        return self.guarded(found, lambda samples: square_sum(self.dense(samples)), budget)
 
     def sides(self) -> tuple[Tensor, Tensor]:
         """Inputs and output gradients."""
@@ -272,7 +306,9 @@ class Outer:
         return compiled.gram(inputs, grads, known, filled, self.bias.values, self.bias.squares)
 
     @staticmethod
-    def guarded(found: GramSum, directly: Callable[[Tensor], Tensor]) -> Tensor:
+    def guarded(
+        found: GramSum, directly: Callable[[Tensor], Tensor], budget: Budget | None = None
+    ) -> Tensor:
         """A Gram sum that cancels almost wholly has lost its digits.
 
         Those samples are formed directly.
@@ -280,6 +316,8 @@ class Outer:
         norms = found.squares
         if found.cancelled:
             weak = (norms < CANCELLATION * found.mass).nonzero().flatten()
+            if budget is not None:
+                budget.doubt(found.mass)
             # the loops compare before they round to float32, so that there may be none
             for part in weak.split(16) if len(weak) else ():
                 norms[part] = directly(part)

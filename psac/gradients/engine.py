@@ -47,6 +47,7 @@ from .groups import TOGETHER, Groups
 from .layout import Layout
 from .losses import Constants, place_of_samples, prove_loss
 from .plan import Plan
+from .precision import summed_in
 from .state import Watch
 from .tape import Earlier, LossTape, Watched, plain
 from .training import attached, refuse_modules, refuse_scripted, silenced, trainable
@@ -165,13 +166,15 @@ class Engine:
     def collect(self) -> dict[str, Tensor]:
         """The sums since the last collect, by parameter name, zeros included.
 
-        The engine starts anew.
+        Of float32 at least, whatever the parameter's dtype (precision.py). The engine starts anew.
         """
         self._drop_tape()
         if self._state is not None and self.expected:
             self._state.notice()
         sums = {
-            name: self._sums[name] if name in self._sums else torch.zeros_like(p)
+            name: self._sums[name]
+            if name in self._sums
+            else torch.zeros_like(p, dtype=summed_in(p.dtype))
             for name, p in self.parameters.items()
         }
         self.discard()
@@ -440,15 +443,18 @@ class Engine:
             return
         factor = float(n) if self.loss_reduction == "mean" else 1.0
         norms = [torch.zeros_like(like) if s is None else s.sqrt() * factor for s in squared]
-        weights = [safe_weights(rule, x) for rule, x in zip(self.rules, norms, strict=True)]
+        floor = captured.floor()
+        weighed = norms if floor is None else [x.maximum(floor * factor) for x in norms]
+        weights = [safe_weights(rule, x) for rule, x in zip(self.rules, weighed, strict=True)]
         self.norms, self.weights = (
             (norms[0], weights[0])
             if len(norms) == 1
             else (torch.stack(norms), torch.stack(weights))
         )
-        if not math.isfinite(float(self.norms.sum())):
+        believed = self.norms if floor is None else torch.stack(weighed)
+        if not math.isfinite(float(believed.sum())):
             # not finite in any group: the sample is dropped from all
-            finite = torch.isfinite(self.norms).view(len(norms), n).all(0)
+            finite = torch.isfinite(believed).view(len(norms), n).all(0)
             captured.zero_samples(~finite)
             weights = [torch.where(finite, w, 0.0) for w in weights]
         scaled = [w * factor for w in weights]
@@ -457,7 +463,7 @@ class Engine:
             if known is not None:
                 known.add_(value)
             else:
-                dtype = self.parameters[name].dtype
+                dtype = summed_in(self.parameters[name].dtype)
                 self._sums[name] = value if value.dtype is dtype else value.to(dtype)
         self.num_samples += n
         if self.after_backward is not None:

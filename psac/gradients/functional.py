@@ -26,6 +26,7 @@ from .groups import TOGETHER
 from .loop import loop
 from .plan import Plan
 from .planner import Forward
+from .precision import summed_in
 from .proof import first_that_fits, plan_or_none
 from .samples import Batch
 from .training import refuse_modules, silenced, trainable
@@ -57,13 +58,17 @@ def weighted_gradient(
 
     Guarantee: every sample's part has norm <= clipping.bound, whatever the rule returns; a sample
     with a non-finite gradient adds zero. Parameters that the loss does not reach have zero sums.
+    Sums are of float32 at least, for half-precision parameters too: rounded to those, they would
+    move by more than the bound.
     """
     captured = captured_by(model, loss_fn, batch, method)
-    norms = norms_of(captured)
+    norms, floor = norms_of(captured), captured.floor()
+    if floor is not None:
+        norms = norms.maximum(floor)
     captured.zero_samples(~torch.isfinite(norms))
     sums = captured.weighted_sums([safe_weights(clipping, norms)], TOGETHER)
     return {
-        name: sums.get(name, torch.zeros_like(p)).to(p.dtype)
+        name: sums.get(name, torch.zeros_like(p)).to(summed_in(p.dtype))
         for name, p in trainable(model).items()
     }
 

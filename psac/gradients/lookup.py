@@ -8,8 +8,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .contributions import Budget, square_sum, wide
+from .contributions import Budget, square_sum
 from .loops import Loops, loops
+from .precision import wide
 from .weights import Weights
 
 
@@ -38,7 +39,9 @@ class Lookup:
     def norms_squared(self, budget: Budget) -> Tensor:
         compiled = self._compiled()
         if compiled is not None:
-            return compiled.lookup(self.index, self.rows)
+            norms, mass = compiled.lookup(self.index, self.rows)
+            budget.doubt(mass)
+            return norms
         (n, p, r), values = self.rows.shape, self.values
         if p == 1:
             return square_sum(values)
@@ -50,6 +53,7 @@ class Lookup:
             return square_sum(values)
         rows = values.new_zeros(len(found), r).index_add_(0, place, values.reshape(n * p, r))
         owner = torch.div(found, self.num_rows, rounding_mode="floor")
+        budget.doubt(self.mass())
         return values.new_zeros(n).index_add_(0, owner, square_sum(rows))
 
     def weighted_sum(self, weights: Weights) -> Tensor:
@@ -64,6 +68,9 @@ class Lookup:
         index, values = self.index[samples].clamp(min=0), self.values[samples]
         formed = values.new_zeros(values.shape[0], self.num_rows, values.shape[-1])
         return formed.scatter_add_(1, index.unsqueeze(-1).expand_as(values), values)
+
+    def mass(self) -> Tensor:
+        return square_sum(self.values)
 
     def zero_samples(self, samples: Tensor) -> None:
         self.index = self.index.clone()

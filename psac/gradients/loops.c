@@ -390,14 +390,15 @@ void psac_gather(const void *given, void *memory, int64_t first, int64_t last) {
 }
 
 /* --- Tables: row index[n][p] gets values[n][p]; where the index is below zero, nothing does --------
- * psac_lookup: squares[n] is the squared norm of what sample n adds to the table.  Positions are
- * sorted by their index, so that those of the same row stand together. */
+ * psac_lookup: squares[n] is the squared norm of what sample n adds to the table, mass[n] what it
+ * would be if nothing cancelled.  Positions are sorted by their index, so that those of the same row
+ * stand together. */
 
 typedef struct {
     const Rows *values;
     const int64_t *index;
     int64_t positions;
-    float *squares;
+    float *squares, *mass;
 } Lookup;
 
 int64_t psac_lookup_bytes(int64_t positions, int64_t width) {
@@ -418,7 +419,7 @@ void psac_lookup(const void *given, void *memory, int64_t first, int64_t last) {
         const float *sample = v->start + n * v->sample;
         const int64_t *index = its->index + n * its->positions;
         int64_t count = 0, in_order = 1;
-        double squares = 0;
+        double squares = 0, mass = 0;
         for (int64_t p = 0; p < its->positions; p++) {
             if (index[p] < 0) continue;
             keys[count] = (uint64_t)index[p] << 32 | (uint64_t)p;
@@ -430,11 +431,16 @@ void psac_lookup(const void *given, void *memory, int64_t first, int64_t last) {
             const float *row = sample + (int64_t)(uint32_t)keys[k] * v->row;
             for (next = k + 1; next < count && keys[next] >> 32 == keys[k] >> 32; next++) {
                 if (next == k + 1) memcpy(sum, row, sizeof(float) * v->width);
-                add_rows(v, sample + (int64_t)(uint32_t)keys[next] * v->row, 1, sum);
+                const float *other = sample + (int64_t)(uint32_t)keys[next] * v->row;
+                add_rows(v, other, 1, sum);
+                mass += square(other, v->width);
             }
-            squares += square(next > k + 1 ? sum : row, v->width);
+            double of_row = square(row, v->width);
+            squares += next > k + 1 ? square(sum, v->width) : of_row;
+            mass += of_row;
         }
         its->squares[n] = squares;
+        its->mass[n] = mass;
     }
 }
 

@@ -169,17 +169,19 @@ class Loops:
         geometry: Geometry,
         kept: Tensor | None = None,
         sums: Tensor | None = None,
+        mass: Tensor | None = None,
     ) -> Tensor:
         """Squared norms [n] of weight gradients, of inputs [n x frames, ...].
 
-        `kept` [n, h, l, padded o] takes those; `sums` [n, h x o] the sums of `grad` over positions.
+        `kept` [n, h, l, padded o] takes those; `sums` [n, h x o] the sums of `grad` over positions;
+        `mass` [n] at least what norms would be if nothing cancelled.
         """
         inputs, grad, numbers = self._as_they_lie(inputs, grad, geometry)
         n = len(inputs) // geometry.frames
         squares = inputs.new_empty(n)
         self._run(
-            "convolution", n, inputs.data_ptr(), grad.data_ptr(), address(kept),
-            address(sums), squares.data_ptr(), None, ctypes.addressof(numbers), None, None, None,
+            "convolution", n, inputs.data_ptr(), grad.data_ptr(), address(kept), address(sums),
+            squares.data_ptr(), address(mass), ctypes.addressof(numbers), None, None, None,
             memory=self._library.psac_convolution_bytes(numbers),
         )  # fmt: skip
         return squares
@@ -304,19 +306,19 @@ class Loops:
         )  # fmt: skip
         return found
 
-    def lookup(self, index_np: Tensor, values_npk: Tensor) -> Tensor:
-        """[n]: squared norms of the tables to whose rows `index` the values are added.
+    def lookup(self, index_np: Tensor, values_npk: Tensor) -> tuple[Tensor, Tensor]:
+        """[n]: squared norms of the tables to whose rows `index` the values are added, and mass.
 
         An index of -1 adds nothing; others are below 2^31.
         """
         n, p, k = values_npk.shape
         index_np, values_npk = index_np.long().contiguous(), with_rows(values_npk)
-        first, squares = rows(values_npk), values_npk.new_empty(n)
+        first, squares, mass = rows(values_npk), values_npk.new_empty(n), values_npk.new_empty(n)
         self._run(
             "lookup", n, ctypes.addressof(first), index_np.data_ptr(), p, squares.data_ptr(),
-            memory=self._library.psac_lookup_bytes(size(p), size(k)),
+            mass.data_ptr(), memory=self._library.psac_lookup_bytes(size(p), size(k)),
         )  # fmt: skip
-        return squares
+        return squares, mass
 
     def lookup_sum(
         self, index_np: Tensor, values_npk: Tensor, weights_n: Tensor, num_rows: int
@@ -394,7 +396,8 @@ def loops() -> Loops | None:
     if library is None:
         return None
     found = Loops(library)
-    return found if _agree(found) else None
+    with torch.autocast("cpu", enabled=False):  # what the loops are compared with stays float32
+        return found if _agree(found) else None
 
 
 def _agree(found: Loops) -> bool:
@@ -470,7 +473,7 @@ def _agree(found: Loops) -> bool:
         "sums of channels": of_channels,
         "gram of some": found.gram(gathered[0], gathered[1], starts=starts)[0],
         "some alive": torch.tensor(found.some_alive(left) - found.some_alive(0 * left)),
-        "lookup": found.lookup(index, right),
+        "lookup": found.lookup(index, right)[0],
         "sum of lookups": found.lookup_sum(index, right, mean[:, 0], 5),
         "layer norm": torch.stack(of_layer_norm[0]),
         "squares of layer norm": torch.stack(of_layer_norm[1]),

@@ -131,7 +131,8 @@ static double weight_gradient(const float *x, const Geometry *s, const Steps *st
  * positions], or with channels last; grads only where out_channels is a multiple of W;
  * kept [n, groups, l, out_channels up to a multiple of W] or null; sums of grads over positions
  * [n, groups, out_channels] or null.  With weights [n], kept is [n / chunk, ...] and takes the
- * weighted sums of so many samples, and squares are not asked for. */
+ * weighted sums of so many samples, and squares are not asked for.  mass [n] or null takes more than
+ * the squares would be if nothing cancelled: no patch is longer than its largest number allows. */
 typedef struct {
     const float *inputs, *grads;
     float *kept, *sums, *squares, *mass;
@@ -158,6 +159,28 @@ static void add_positions(const float *g, int64_t positions, int64_t g_width, in
     }
 }
 
+/* The largest size of a number; one that is none is larger than all. */
+static double peak(const float *x, int64_t count) {
+    uint32_t most = 0, bits;
+    float found;
+    for (int64_t k = 0; k < count; k++) {
+        memcpy(&bits, x + k, sizeof bits);
+        bits &= 0x7fffffff; /* without the sign; sizes are in the order of their bits */
+        most = bits > most ? bits : most;
+    }
+    memcpy(&found, &most, sizeof found);
+    return found;
+}
+
+static double energy(const float *x, int64_t count) {
+    vec sum = {0};
+    int64_t k = 0;
+    for (; k + W <= count; k += W) sum += *(const vec *)(x + k) * *(const vec *)(x + k);
+    double rest = 0;
+    for (; k < count; k++) rest += x[k] * x[k];
+    return rest + total(sum);
+}
+
 void psac_convolution(const void *given, void *memory, int64_t first, int64_t last) {
     const Convolution *its = given;
     const Geometry *s = its->geometry;
@@ -179,7 +202,7 @@ void psac_convolution(const void *given, void *memory, int64_t first, int64_t la
     for (int64_t n = first; n < last; n++) {
         const float *weight = its->weights ? its->weights + n : 0;
         float *out = its->kept ? its->kept + (weight ? n / its->chunk : n) * size : 0;
-        double squares = 0;
+        double squares = 0, mass = 0;
         for (int64_t h = 0; h < s->groups; h++) {
             int64_t at = n * s->frames * s->groups + h, image = s->channels * s->height * s->width;
             const float *x = its->inputs + at * image;
@@ -190,6 +213,12 @@ void psac_convolution(const void *given, void *memory, int64_t first, int64_t la
                 transpose(g + f * s->groups * s->out_channels * positions, s->out_channels,
                           positions, turned + f * positions * g_width, g_width);
             if (!s->grads_last) g = turned;
+            if (its->mass) {
+                double most = 0, one;
+                for (int64_t f = 0; f < s->frames; f++, most = one > most ? one : most)
+                    one = peak(x + f * step.frame, image);
+                mass += most * most * l * energy(g, s->frames * positions * g_width);
+            }
             if (its->sums)
                 add_positions(g, s->frames * positions, g_width, s->out_channels,
                               its->sums + (n * s->groups + h) * s->out_channels);
@@ -203,6 +232,7 @@ void psac_convolution(const void *given, void *memory, int64_t first, int64_t la
             if (out) out += l * g_width;
         }
         if (!weight) its->squares[n] = squares;
+        if (its->mass) its->mass[n] = mass;
     }
 }
 

@@ -13,6 +13,7 @@ from torch import Tensor
 from .contributions import (
     Bias,
     Budget,
+    Dense,
     Outer,
     cost_of_forming,
     cost_of_gram,
@@ -99,7 +100,7 @@ class Ragged:
             self.starts,
         )  # fmt: skip
         del self.outer
-        return Outer.guarded(found, lambda samples: square_sum(self.dense(samples)))
+        return Outer.guarded(found, lambda samples: square_sum(self.dense(samples)), budget)
 
     def _sides(self) -> tuple[Tensor, Tensor]:
         """Left and right."""
@@ -121,6 +122,9 @@ class Ragged:
             for start, end in zip(self.starts[chosen], self.starts[1:][chosen], strict=True)
         ]
         return torch.stack(formed).view(len(chosen), *self.shape)
+
+    def mass(self) -> Tensor:
+        return Dense(self.dense()).mass() if self.gathered else self.outer.mass()
 
     def zero_samples(self, samples: Tensor) -> None:
         if not self.gathered:

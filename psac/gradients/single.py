@@ -9,9 +9,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .contributions import Bias, Budget, Outer, square_sum, wide
+from .contributions import Bias, Budget, Outer, square_sum
 from .loops import loops
 from .memory import references, references_of_attributes
+from .precision import wide
 from .weights import Weights
 
 
@@ -86,6 +87,10 @@ class Single:
     def dense(self, samples: slice | Tensor = slice(None)) -> Tensor:
         left, right = wide(self.left[samples]), wide(self.right[samples])
         return left.unsqueeze(2) * right.unsqueeze(1)
+
+    def mass(self) -> Tensor:
+        """One term cannot cancel."""
+        return square_sum(wide(self.left)) * square_sum(wide(self.right))
 
     def zero_samples(self, samples: Tensor) -> None:
         self.left, self.right = self.left.clone(), self.right.clone()

@@ -224,8 +224,10 @@ def test_lookups_equal_the_table_that_each_sample_makes(index, width, batch_seco
     tables = torch.zeros(n, 7, width, dtype=torch.float64)
     for sample, position in (index_np >= 0).nonzero().tolist():
         tables[sample, index[sample][position]] += values[sample, position]
-    norms = compiled.lookup(index_np, values)
+    norms, mass = compiled.lookup(index_np, values)
     torch.testing.assert_close(norms.double(), tables.square().sum((1, 2)), rtol=1e-5, atol=1e-6)
+    alone = values.masked_fill((index_np < 0).unsqueeze(-1), 0).double().square().sum((1, 2))
+    torch.testing.assert_close(mass.double(), alone, rtol=1e-5, atol=1e-6)
     weights = torch.rand(2 * n)[::2]
     total = compiled.lookup_sum(index_np.int(), values, weights, 7).double()
     expected = (tables * weights.double().view(n, 1, 1)).sum(0)

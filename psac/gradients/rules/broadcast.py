@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from ..contributions import Contribution, Dense, wide
+from ..contributions import Contribution, Dense
+from ..precision import wide
 from .arrival import Arrival, Contributions
 
 

@@ -29,10 +29,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..contributions import Bias, Budget, Dense, square_sum, wide
+from ..contributions import Bias, Budget, Dense, square_sum
 from ..layout import Layout
 from ..loops import CHUNKS
 from ..memory import TEMPORARY_BYTES, slices
+from ..precision import wide
 from ..weights import Weights
 from .arrival import Arrival, Contributions
 from .convolution_costs import Sizes, cheapest, sums_directly
@@ -111,15 +112,18 @@ class Patches:
         self.method = self.choose(plane, budget)
         if self.method == "formed in slices":
             size = math.prod(self.shape) * self.inputs.element_size()
+            budget.doubt(self.mass())
             return torch.cat([square_sum(self.dense(s)) for s in slices(self.num_samples, size)])
         if plane is None or self.method == "grouped":
             self.kept = [Dense(self.dense())]
         elif self.method == "gram of pixels":
-            return plane.gram_of_pixels()
+            return plane.gram_of_pixels(budget)
         elif self.method == "gram of patches":
-            return plane.gram_of_patches()
+            return plane.gram_of_patches(budget)
         elif self.method == "direct norms":
-            return plane.direct(self.bias, None)
+            mass = self.inputs.new_empty(self.num_samples)
+            budget.doubt(mass)
+            return plane.direct(self.bias, None, mass)
         elif self.method == "direct products":
             formed = plane.room_for_products()
             norms = plane.direct(self.bias, formed)
@@ -214,6 +218,17 @@ class Patches:
             values_nhlr = values.view(len(values), groups, -1, lanes)
             values = values_nhlr[..., : self.shape[0] // groups].transpose(2, 3)
         return values.reshape(-1, *self.shape)
+
+    def mass(self) -> Tensor:
+        """More than that: no patch is longer than its largest number allows."""
+        if self.kept:
+            return torch.stack([part.mass() for part in self.kept]).sum(0)
+        inputs, grad = (
+            self.layout.samples_first(t, self.num_samples).flatten(1)
+            for t in (self.inputs, self.grad)
+        )
+        peak = torch.linalg.vector_norm(inputs, math.inf, dim=1).square()
+        return self.inputs.shape[1] * math.prod(self.shape[2:]) * peak * square_sum(grad)
 
     def zero_samples(self, samples: Tensor) -> None:
         for part in self.kept:

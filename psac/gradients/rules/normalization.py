@@ -10,9 +10,10 @@ import math
 import torch
 from torch import Tensor
 
-from ..contributions import Dense, wide
+from ..contributions import Dense
 from ..loops import loops
 from ..memory import SCRATCH_BYTES, scratch, slices
+from ..precision import wide
 from .arrival import Arrival, Contributions
 from .broadcast import reduced
 

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..contributions import Bias, Outer, diagonal_product, gram_sum, rows, square_sum
+from ..contributions import Bias, Budget, Outer, diagonal_product, gram_sum, rows, square_sum
 from ..loops import Geometry, GramSum, Loops, loops
 from ..memory import SCRATCH_BYTES, scratch, slices
 
@@ -93,11 +93,15 @@ class Plane:
         lanes = self._compiled().padded(self.geometry.out_channels)
         return self.inputs.new_empty(self.num_samples, self.groups, self.geometry.lines, lanes)
 
-    def direct(self, bias: Bias | None, products: Tensor | None) -> Tensor:
-        """Norms; `products` takes the gradients, and the bias its own."""
+    def direct(
+        self, bias: Bias | None, products: Tensor | None, mass: Tensor | None = None
+    ) -> Tensor:
+        """Norms; `products` takes the gradients, the bias its own, `mass` that of the terms."""
         shape = (self.num_samples, self.grad.shape[1])
         sums = None if bias is None else self.grad.new_empty(shape)
-        norms = self._compiled().convolution(self.inputs, self.grad, self.geometry, products, sums)
+        norms = self._compiled().convolution(
+            self.inputs, self.grad, self.geometry, products, sums, mass
+        )
         if bias is not None and sums is not None:
             bias.values = sums
         return norms
@@ -106,14 +110,14 @@ class Plane:
         """[h, l, r up to a multiple of the lanes]: the weighted sum of the gradients."""
         return self._compiled().convolution_sum(self.inputs, self.grad, self.geometry, weights_n)
 
-    def gram_of_pixels(self) -> Tensor:
+    def gram_of_pixels(self, budget: Budget) -> Tensor:
         """sum over p, p' of <g_p, g_p'> <patch_p, patch_p'>.
 
         Patches are had from inner products of pixels.
         """
         compiled = self.compiled()
         if compiled is not None and self.stride == (1, 1):
-            return self.guarded(compiled.pixels(self.inputs, self.grad, self.geometry))
+            return self.guarded(compiled.pixels(self.inputs, self.grad, self.geometry), budget)
         (height, width), (oh, ow) = self.geometry.sizes(), self.out
         first, *others = self.offsets()
         norms, mass = [], []
@@ -134,11 +138,13 @@ class Plane:
             patches = patches.view_as(other)
             norms.append(torch.linalg.vecdot(rows(patches), rows(other)))
             mass.append(diagonal_product(patches, other))
-        return self.guarded(gram_sum(norms, mass))
+        return self.guarded(gram_sum(norms, mass), budget)
 
-    def guarded(self, found: GramSum) -> Tensor:
+    def guarded(self, found: GramSum, budget: Budget) -> Tensor:
         """Samples whose Gram sum cancels almost wholly are formed directly."""
-        return Outer.guarded(found, lambda samples: square_sum(self.unfolded_products(samples)))
+        return Outer.guarded(
+            found, lambda samples: square_sum(self.unfolded_products(samples)), budget
+        )
 
     def unfolded(self, samples: slice | Tensor) -> Tensor:
         """[n, h, l, p]: a copy of every patch, in the scratch buffer."""
@@ -168,12 +174,15 @@ class Plane:
         """[n, h, r, p]"""
         return self.grad[samples].unflatten(1, (self.groups, -1)).flatten(3)
 
-    def gram_of_patches(self) -> Tensor:
+    def gram_of_patches(self, budget: Budget) -> Tensor:
         l, p = self.inputs.shape[1] // self.groups * math.prod(self.kernel), math.prod(self.out)
-        norms = []
+        norms, masses = [], self.inputs.new_zeros(len(self.inputs))
         for s in slices(len(self.inputs), 4 * self.groups * l * p, SCRATCH_BYTES):
             left, right = self.unfolded(s).transpose(2, 3), self.grads(s).transpose(2, 3)
-            norms.append(Outer(left, right, (self.groups, l, right.shape[-1])).by_gram())
+            part, own = Outer(left, right, (self.groups, l, right.shape[-1])), Budget(0)
+            norms.append(part.by_gram(own))
+            masses[s] = own.mass() if own.doubts else 0
+        budget.doubt(masses)
         return torch.cat(norms)
 
     def unfolded_products(self, samples: Tensor | None = None) -> Tensor:
