@@ -11,7 +11,8 @@ sample moves the weighted sum by at most C, the rule's `bound`.  The noise takes
     Custom  your own function of n
 
 The formulas hold to rounding; `safe_weights`, which the engine calls, makes the bound hold exactly,
-for a user's own rule too.  Computing the norms and adding the noise are left to others.
+for a user's own rule too, and refuses a rule that weighs a sample by the others of its batch.
+Computing the norms and adding the noise are left to others.
 
 >>> PSAC(r=0.25).weights(torch.tensor([0.0, 0.25, 1.0]))
 tensor([1.0000, 1.3333, 0.8333])
@@ -32,6 +33,7 @@ import torch
 from torch import Tensor
 
 SHRINK = 1e-6  # In float32, w * g passes the bound by up to 1.3e-7 of it; this is the margin.
+ALONE = 1e-5  # Of the bound: how far rounding may move a contribution when others leave the batch.
 
 
 @runtime_checkable
@@ -153,8 +155,7 @@ class Abadi:
 class Custom:
     """A rule of your own: `Custom(lambda norms: 1 / (1 + norms), bound=1.0)`.
 
-    Guarantees: the first sample of every batch is also weighed alone, and a function whose weights
-    depend on the other samples is refused.
+    Guarantees: those of `safe_weights`.
     """
 
     function: Callable[[Tensor], Tensor]
@@ -166,16 +167,7 @@ class Custom:
             raise TypeError(f"Custom needs a function norms -> weights, not {self.function!r}.")
 
     def weights(self, norms: Tensor) -> Tensor:
-        weights = _matching(norms, self.function(norms), self)
-        if norms.numel() > 1:
-            alone = _matching(norms[:1], self.function(norms[:1]), self)
-            if not torch.allclose(alone, weights[:1], rtol=1e-3, atol=0.0, equal_nan=True):
-                raise ValueError(
-                    f"{self!r} weighs the first sample {weights[0].item():.6g} in its batch and "
-                    f"{alone[0].item():.6g} alone, so the bound is not the sensitivity of the sum. "
-                    "Compute each weight from its own norm and from constants."
-                )
-        return weights
+        return _matching(norms, self.function(norms), self)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -243,31 +235,66 @@ def get(name: str, **settings: float) -> ClippingRule:
     return RULES[name](**settings)
 
 
+# Each weight of these is a function of its own norm, as can be read above.
+_READ = frozenset({PSAC, AutoS, NSGD, AutoV, Abadi})
+
+
 @torch.no_grad()
 def safe_weights(rule: ClippingRule, norms: Tensor) -> Tensor:
     """The rule's weights, made safe: weight * norm <= bound * (1 - SHRINK), whatever the rule does.
 
     Half-precision norms are promoted to float32.  A norm that is not finite gets weight 0 (and its
     sample must be dropped: 0 * inf is NaN).  A weight that is too large is cut; one that is NaN or
-    negative, or a wrong shape, raises.
+    negative, or a wrong shape, raises.  So does a rule of the user's that weighs samples otherwise
+    when half of the batch is left out.
     """
     bound = _positive(rule, "bound")
     (norms,) = _tensors(norms)
     # A sum is one number to look at; it may overflow where all norms are finite, which is no harm.
     finite = None if math.isfinite(float(norms.sum())) else norms.isfinite()
-    # A copy: what a rule does to it in place must not move the limit below.
-    given = norms.clone() if finite is None else torch.where(finite, norms, 1.0)
-    weights = _matching(norms, rule.weights(given), rule)
+    given = norms if finite is None else torch.where(finite, norms, 1.0)
+    weights = _sensible(rule, given)
+    if type(rule) not in _READ and norms.numel() > 1:
+        _refuse_looking_around(rule, given, weights, _largest(bound, given))
     if finite is not None:
         weights = torch.where(finite, weights, 0.0)
+    safe = weights.minimum(_largest(bound, norms))
+    return safe if finite is None else torch.where(finite, safe, 0.0)
+
+
+def _refuse_looking_around(
+    rule: ClippingRule, norms: Tensor, weights: Tensor, limits: Tensor
+) -> None:
+    """Raises unless each weight of a rule that nobody has read follows from its own norm.
+
+    Every other sample is weighed without the rest: whatever the weights take from the batch, its
+    largest norm, a quantile, its size, the places in it, is another in one half or in both.
+    """
+    for half in (slice(0, None, 2), slice(1, None, 2)):
+        apart, limit = _sensible(rule, norms[half]), limits[half]
+        moved = (apart.minimum(limit) - weights[half].minimum(limit)).abs() * norms[half]
+        if not float(moved.max()) <= ALONE * rule.bound:
+            worst = int(moved.argmax())
+            raise ValueError(
+                f"{rule!r} weighs a sample of norm {norms[half][worst].item():.6g} by "
+                f"{weights[half][worst].item():.6g} in its batch and by {apart[worst].item():.6g} "
+                "without half of the others, so the bound is not the sensitivity of the sum: one "
+                "sample moves the weights of all. Compute each weight from its own norm and from "
+                "constants."
+            )
+
+
+def _sensible(rule: ClippingRule, norms: Tensor) -> Tensor:
+    """The rule's weights, if they are numbers >= 0."""
+    # A copy: what a rule does to it in place must not move the limit.
+    weights = _matching(norms, rule.weights(norms.clone()), rule)
     if weights.numel() and not float(weights.min()) >= 0:  # NaN is not, and is the least of all
         wrong = ~(weights >= 0)
         raise ValueError(
             f"{rule!r} gives the norm {norms[wrong][0].item():.6g} the weight "
             f"{weights[wrong][0].item():.6g}. Weights must be numbers >= 0: mend its weights()."
         )
-    safe = weights.minimum(_largest(bound, norms))
-    return safe if finite is None else torch.where(finite, safe, 0.0)
+    return weights
 
 
 def _largest(bound: float, norms: Tensor) -> Tensor:

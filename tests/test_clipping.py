@@ -342,10 +342,50 @@ def test_weights_that_make_no_sense_are_refused(answer, message):
             safe_weights(rule, torch.tensor([2.0, 3.0]))
 
 
-def test_a_function_that_looks_at_other_samples_is_refused():
-    rule = Custom(lambda norms: 1 / (norms + norms.mean()), bound=1.0)
-    with pytest.raises(ValueError, match=r"not the sensitivity.*from its own norm"):
-        safe_weights(rule, torch.tensor([1.0, 2.0, 3.0]))
+LOOK_AROUND = {
+    "mean": lambda norms: 1 / (norms + norms.mean()),
+    "largest": lambda norms: torch.ones_like(norms) / norms.max(),
+    "smallest": lambda norms: torch.ones_like(norms) * norms.min(),
+    "quantile": lambda norms: 0.1 * (norms.quantile(0.9) / norms).clamp(max=1.0),
+    "size": lambda norms: 1 / (norms * len(norms)),
+    "place": lambda norms: 1 / (norms * (1 + torch.arange(len(norms)))),
+    "neighbour": lambda norms: 1 / (norms + norms.roll(1)),
+    "a little": lambda norms: (1 - 1e-3 * norms.mean() / norms.max()) / (1 + norms),
+}
+
+
+@pytest.mark.parametrize("others", [[], [math.inf]])
+@pytest.mark.parametrize("name", LOOK_AROUND)
+def test_a_rule_that_looks_at_other_samples_is_refused(name, others):
+    norms = torch.tensor([1.0, 2.0, 3.0, 0.5, 7.0, *others])
+    for rule in (Custom(LOOK_AROUND[name], bound=1.0), Broken(LOOK_AROUND[name])):
+        for shown in (norms, norms.flip(0)):
+            with pytest.raises(ValueError, match=r"not the sensitivity.*from its own norm"):
+                safe_weights(rule, shown)
+
+
+def test_a_rule_that_learns_from_the_norms_it_is_shown_is_refused():
+    class Follows:
+        bound, scale = 1.0, 1.0
+
+        def weights(self, norms):
+            self.scale = 0.9 * self.scale + 0.1 * float(norms.mean())
+            return 1 / (norms + self.scale)
+
+    with pytest.raises(ValueError, match="not the sensitivity"):
+        safe_weights(Follows(), torch.tensor([1.0, 2.0, 3.0]))
+
+
+@settings(deadline=None)
+@given(st.lists(st.floats(0, 2**100, width=32), min_size=1, max_size=40))
+def test_a_rule_of_ones_own_that_looks_at_single_norms_is_accepted(values):
+    for answer in (
+        lambda norms: (1 - torch.exp(-norms)) / norms.clamp(min=1e-30),  # loses all its digits
+        lambda norms: 1 / (0.1 + norms.square()).sqrt(),
+        lambda norms: norms.pow(-0.7).clamp(max=100.0),
+        lambda norms: (norms < 2.0).float(),
+    ):
+        assert len(safe_weights(Broken(answer), torch.tensor(values))) == len(values)
 
 
 @pytest.mark.parametrize("bound", [math.nan, math.inf, 0.0, -1.0])
