@@ -10,8 +10,9 @@ dataset, `collate_fn`, workers and pinning are kept, and only the batches are ou
   refused, not overruled: the user would believe in chances that are not those accounted.  Its
   batch_size, shuffle and drop_last play no part.
 
-A record is protected by its number: one that the dataset holds twice is protected once, so a
-`Subset` that repeats numbers is refused.  Left to others: that record i depends on no other record
+A record is protected by its number: one that the dataset holds twice has half of the protection. So
+a `Subset` or a `ConcatDataset`, however nested, that reaches a record in two ways is refused; copies
+of a record within a dataset are not seen.  Left to others: that record i depends on no other record
 (no vocabulary or mean of the private data inside the dataset), and the draws (`psac.sampling`).
 
 >>> import torch
@@ -19,15 +20,21 @@ A record is protected by its number: one that the dataset holds twice is protect
 [[10, 13], [19]]
 """
 
-from collections.abc import Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
+import numpy as np
+import torch
+from torch import Tensor
 from torch.utils.data import (
+    ConcatDataset,
     DataLoader,
     IterableDataset,
     RandomSampler,
     SequentialSampler,
     Subset,
+    TensorDataset,
 )
 
 
@@ -86,12 +93,45 @@ def _checked_records(data: Any) -> Records:
         ) from error
     if length == 0:
         raise ValueError(f"{given} without records: there is nothing to train on.")
-    if isinstance(data, Subset) and len(set(map(int, data.indices))) < length:
+    if isinstance(data, (Subset, ConcatDataset)) and _repeats(data, length):
         raise ValueError(
             f"{given} that repeats records: one that comes k times is drawn k times as often as is "
             "accounted. List each once; weigh the loss of a sample instead."
         )
     return data
+
+
+def _repeats(data: Any, length: int) -> bool:
+    """Whether two of its numbers lead to the same record."""
+    found: defaultdict[Hashable, list[np.ndarray]] = defaultdict(list)
+    for source, numbers in _sources(data, np.arange(length)):
+        found[_identity(source)].append(numbers)
+    whole = (np.concatenate(parts) for parts in found.values())
+    return any(len(np.unique(numbers)) < len(numbers) for numbers in whole)
+
+
+def _sources(data: Any, numbers: np.ndarray) -> Iterator[tuple[Any, np.ndarray]]:
+    """Where the records with these numbers are: datasets, and the numbers there."""
+    if isinstance(data, Subset):
+        inner = np.array([int(k) for k in data.indices], dtype=np.int64)[numbers]
+        # From the end, as lists count: -1 is the last one.
+        size = len(data.dataset) if (inner < 0).any() else 0  # type: ignore[arg-type]
+        yield from _sources(data.dataset, np.where(inner < 0, inner + size, inner))
+    elif isinstance(data, ConcatDataset):
+        ends = np.array(data.cumulative_sizes)
+        place = np.searchsorted(ends, numbers, side="right")
+        for k, part in enumerate(data.datasets):
+            yield from _sources(part, numbers[place == k] - (ends[k - 1] if k else 0))
+    else:
+        yield data, numbers
+
+
+def _identity(source: Any) -> Hashable:
+    """Equal for two views of the same tensors, also."""
+    tensors = source.tensors if isinstance(source, TensorDataset) else (source,)
+    if all(isinstance(t, Tensor) and t.layout is torch.strided for t in tensors):
+        return tuple((t.data_ptr(), t.shape, t.stride(), t.dtype) for t in tensors)
+    return id(source)
 
 
 _STORE = "Store the records where any can be read by its number: a list, a tensor or a Dataset."

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import (
     BatchSampler,
+    ConcatDataset,
     DataLoader,
     Dataset,
     DistributedSampler,
@@ -282,6 +283,40 @@ def test_a_subset_that_repeats_records_is_refused(numbers):
     for data in (Subset(Squares(), numbers), DataLoader(Subset(Squares(), numbers))):
         with pytest.raises(ValueError, match="repeats records"):
             dataset_of(data)
+
+
+SQUARES = Squares()
+REPEATING = {
+    "concatenated with itself": ConcatDataset([SQUARES, SQUARES]),
+    "parts that overlap": ConcatDataset([Subset(SQUARES, [0, 1]), Subset(SQUARES, [1, 2])]),
+    "part of a part": Subset(Subset(SQUARES, [0, 0, 1]), [0, 1, 2]),
+    "counted from the end": Subset(SQUARES, [1, 1 - len(SQUARES)]),
+    "part of a union": Subset(ConcatDataset([SQUARES, SQUARES]), [3, len(SQUARES) + 3]),
+    "the same tensors": ConcatDataset([TensorDataset(INPUTS), TensorDataset(INPUTS)]),
+    "a union of unions": ConcatDataset([ConcatDataset([SQUARES]), Subset(SQUARES, [2])]),
+}
+
+
+@pytest.mark.parametrize("name", REPEATING)
+def test_records_that_are_reached_in_two_ways_are_refused(name):
+    for data in (REPEATING[name], DataLoader(REPEATING[name])):
+        with pytest.raises(ValueError, match="repeats records"):
+            dataset_of(data)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        Subset(Subset(SQUARES, [0, 0, 1]), [0, 2]),
+        Subset(ConcatDataset([SQUARES, SQUARES]), [3, len(SQUARES) + 4]),
+        ConcatDataset([SQUARES, Squares()]),
+        ConcatDataset([Subset(SQUARES, range(2)), Subset(SQUARES, torch.tensor([2, -1]))]),
+        ConcatDataset([TensorDataset(INPUTS[:5]), TensorDataset(INPUTS[5:])]),
+        ConcatDataset([TensorDataset(INPUTS, INPUTS), TensorDataset(torch.zeros(2), INPUTS[:2])]),
+    ],
+)
+def test_unions_and_parts_that_have_each_record_once_are_accepted(data):
+    assert dataset_of(data) is data
 
 
 class Reversing(RandomSampler):
