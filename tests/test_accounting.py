@@ -930,3 +930,35 @@ def test_an_entry_is_a_value():
     assert one == dataclasses.replace(one)
     with pytest.raises(dataclasses.FrozenInstanceError):
         one.steps = 0  # type: ignore[misc]
+
+
+# ---- Two ledgers
+
+
+def ledger_of(*steps, secure=True, **settings):
+    ledger = Ledger(secure=secure)
+    for count in steps:
+        ledger.record(noise_multiplier=1.0, sampling_rate=0.125, steps=count, **settings)
+    return ledger
+
+
+def test_the_sum_of_two_ledgers_prices_both():
+    first, second = ledger_of(3), Ledger(secure=True)
+    second.record(noise_multiplier=2.0, sampling_rate=0.5, steps=4)
+    both = first + second
+    assert both.entries == (*first.entries, *second.entries)
+    assert (ledger_of(3) + ledger_of(4)) == ledger_of(7)
+    assert (first + ledger_of()) == first
+    assert both.epsilon(1e-5) > max(first.epsilon(1e-5), second.epsilon(1e-5))
+    assert not (first + ledger_of(1, secure=False)).secure
+    with pytest.raises(ValueError, match="they do not add up"):
+        first + ledger_of(1, relation="replace-one")
+    with pytest.raises(TypeError):
+        first + 3
+
+
+def test_an_epoch_of_bins_that_was_not_ended_is_not_ended_by_another_run():
+    bins = {"sampling": "balls-in-bins"}
+    both = ledger_of(3, **bins) + ledger_of(5, **bins)
+    assert both.steps == 13
+    assert both.epsilon(1e-5) == ledger_of(16, **bins).epsilon(1e-5)

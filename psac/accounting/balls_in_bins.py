@@ -35,7 +35,7 @@ ZERO = 1e3  # How often S may become 0, where it has an infinite loss, over what
 
 
 def add_or_remove_one(entry: Entry, allowance: float) -> Price:
-    bins, epochs = _bins_and_epochs(entry)
+    bins, epochs = bins_and_epochs(entry)
     allowance *= entry.steps / epochs / 4  # It was meant for one step; we cut in four places.
     mean = 1 / entry.noise_multiplier
     draw, step, lost = _log_normal(mean, bins, allowance)
@@ -55,7 +55,7 @@ def add_or_remove_one(entry: Entry, allowance: float) -> Price:
     return Profile(removed, added), epochs
 
 
-def _bins_and_epochs(entry: Entry) -> tuple[int, int]:
+def bins_and_epochs(entry: Entry) -> tuple[int, int]:
     bins = round(1 / entry.sampling_rate)
     if not math.isclose(bins * entry.sampling_rate, 1, rel_tol=1e-9):
         raise ValueError(
@@ -113,7 +113,7 @@ def event(entry: Entry) -> "DpEvent":
     """One Gaussian release an epoch: an upper bound, far above our price."""
     import dp_accounting
 
-    epochs = _bins_and_epochs(entry)[1]
+    epochs = bins_and_epochs(entry)[1]
     return dp_accounting.SelfComposedDpEvent(
         dp_accounting.GaussianDpEvent(entry.noise_multiplier), epochs
     )

@@ -101,6 +101,21 @@ class Ledger:
         delta = pricing.checked_delta(delta, max(sizes, default=None))
         return pricing.with_warning(pricing.price(self.entries, delta, accountant))
 
+    def __add__(self, other: "Ledger") -> "Ledger":
+        """What two runs on the same records cost together; secure only if both are.
+
+        An epoch of balls-in-bins that the first did not end is counted as a whole one: the second
+        has thrown the records anew.
+        """
+        if not isinstance(other, Ledger):
+            return NotImplemented
+        total = Ledger(secure=self.secure and other.secure)
+        for entry in self.entries:
+            total.record(**dataclasses.asdict(schemes.completed(entry)))
+        for entry in other.entries:
+            total.record(**dataclasses.asdict(entry))
+        return total
+
     def to_event(self) -> "DpEvent":
         """For the accountants of dp-accounting, to be made for the ledger's relation.
 

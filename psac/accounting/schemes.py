@@ -105,6 +105,14 @@ def entry(
     )
 
 
+def completed(entry: Entry) -> Entry:
+    """The entry with the epoch that it has begun, where that has its price as a whole."""
+    if entry.sampling != "balls-in-bins":
+        return entry
+    bins, epochs = balls_in_bins.bins_and_epochs(entry)
+    return dataclasses.replace(entry, steps=bins * epochs)
+
+
 def _unknown(name: object) -> str:
     known = ", ".join(dict.fromkeys(scheme for scheme, _ in SCHEMES))
     for refused, reason in REFUSED.items():
