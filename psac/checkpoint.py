@@ -11,9 +11,11 @@ JSON in its header, nothing that is executed on loading.  Guarantees:
 - Whole or not at all.  It is written beside, synced and renamed: a kill at any moment leaves the
   old file or the new one.  A truncated, damaged or edited file is refused (SHA-256 over all of it:
   against accidents, not against those who can compute one).
-- The ledger is never behind.  Weights and ledger are in the same file.  Steps after the last save
-  are written to `<path>.journal` before their gradients are released, and counted as spent when the
-  run is resumed: what they released may have been seen, and they are not repeated but drawn anew.
+- The ledger is never behind.  Weights and ledger are in the same file.  Steps after it was saved
+  are written to `<path>.journal` before their gradients are released (see journal.py), and counted
+  as spent when the run is resumed: what they released may have been seen, and they are not repeated
+  but drawn anew.  So it is for every checkpoint of a run, the last one, the best one, those of all
+  epochs: whichever is loaded, the ledger knows all that the run has released since.
 - With a seed, a resumed run repeats the lost steps bit by bit, which releases nothing new: it ends
   equal to a run that was never interrupted, with the same ledger.
 - The state of a secure generator is not in it.
@@ -24,7 +26,6 @@ the data.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import math
@@ -40,6 +41,8 @@ import torch
 from torch import Tensor
 
 from psac.accounting import PrivacyWarning
+from psac.atomic import write_atomically
+from psac.journal import Journal, journal_of, spent_beside
 from psac.private import Private
 
 FORMAT, VERSION = "psac checkpoint", 1
@@ -79,7 +82,10 @@ def save_checkpoint(
     tensors: dict[str, Tensor] = {}
     text = json.dumps(packed(content, "", tensors))
     write_atomically(path, serialized(tensors, text))
-    private.on_release = Journal(path, private.ledger.steps)
+    journal = private.on_release
+    if not isinstance(journal, Journal) or journal.run != private.id:
+        journal = private.on_release = Journal(private.id)
+    journal.keep_beside(path, private.ledger.steps)
 
 
 def load_checkpoint(
@@ -94,82 +100,33 @@ def load_checkpoint(
             f"{sorted(others)}: pass the same."
         )
     refuse_other_model(path, content["model"], private.model.state_dict())
+    spent = spent_beside(path, content["private"].get("id"))
     private.load_state_dict(content["private"])
     private.model.load_state_dict(content["model"])
     private.optimizer.load_state_dict(content["optimizer"])
     for name, other in others.items():
         other.load_state_dict(content["others"][name])
     restore_random_state(content["random"])
-    charge_lost_steps(path, private)
-    private.on_release = Journal(path, private.ledger.steps)
+    charge_lost_steps(path, private, spent)
+    private.on_release = journal = Journal(private.id)
+    journal.keep_beside(path, private.ledger.steps)
     return content["extra"]
 
 
-# ---- Steps since the last save
-
-
-class Journal:
-    """Called before each release: it is on disk when the gradient is handed on.
-
-    Lines are what the ledger has counted so far, lost steps included: a second loss forgets none.
-    """
-
-    def __init__(self, path: Path, spent: int) -> None:
-        write_atomically(journal_of(path), f"{spent}\n".encode())
-        # Unbuffered: what was written survives the end of the process, however sudden.
-        self._file = open(journal_of(path), "ab", buffering=0)  # noqa: SIM115
-        self._spent = spent
-
-    def __call__(self) -> None:
-        self._spent += 1
-        self._file.write(f"{self._spent}\n".encode())
-
-    def __del__(self) -> None:
-        if hasattr(self, "_file"):
-            self._file.close()
-
-
-def journal_of(path: Path) -> Path:
-    return path.with_name(path.name + ".journal")
-
-
-def charge_lost_steps(path: Path, private: Private) -> None:
-    """Steps that ran after the last save and are not repeated bit by bit count as spent."""
-    journal = journal_of(path)
-    spent = [int(line) for line in journal.read_text().split()] if journal.exists() else []
-    lost = max(spent, default=0) - private.ledger.steps
-    if lost <= 0 or not private.ledger.secure:
-        return
-    private.charge(lost)
-    warnings.warn(
-        f"{lost} steps ran after {path} was saved and are lost with their process. What they "
-        f"released may have been seen, so they count as spent: {lost} steps fewer are left of the "
-        "plan. Save more often to lose fewer.",
-        PrivacyWarning,
-        stacklevel=3,
-    )
+def charge_lost_steps(path: Path, private: Private, spent: int | None) -> None:
+    """Steps that ran after the save and are not repeated bit by bit count as spent."""
+    if spent is None and private.ledger.secure:
+        warnings.warn(
+            f"there is no journal of this run beside {path} (it is {journal_of(path).name}, and "
+            "belongs to the checkpoint wherever that is moved). If the run went on after it was "
+            "saved, count those steps: private.charge(steps).",
+            PrivacyWarning,
+            stacklevel=3,
+        )
+    private.charge_lost(spent or 0, path)
 
 
 # ---- One file
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    try:
-        with open(part, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
-    with contextlib.suppress(OSError):  # not every system can sync a folder
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
 
 
 def serialized(tensors: dict[str, Tensor], text: str) -> bytes:

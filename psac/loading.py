@@ -10,10 +10,10 @@ dataset, `collate_fn`, workers and pinning are kept, and only the batches are ou
   refused, not overruled: the user would believe in chances that are not those accounted.  Its
   batch_size, shuffle and drop_last play no part.
 
-A record is protected by its number: one that the dataset holds twice has half of the protection. So
-a `Subset` or a `ConcatDataset`, however nested, that reaches a record in two ways is refused; copies
-of a record within a dataset are not seen.  Left to others: that record i depends on no other record
-(no vocabulary or mean of the private data inside the dataset), and the draws (`psac.sampling`).
+A record is protected by its number: of one that the dataset holds twice, each copy is.  So a
+`Subset` or a `ConcatDataset`, however nested, that reaches a record in two ways is refused; copies
+within a dataset are not seen.  Left to others: that record i depends on no other record (no
+vocabulary or mean of the private data inside the dataset), and the draws (`psac.sampling`).
 
 >>> import torch
 >>> [batch.tolist() for batch in loader_over(torch.arange(10, 20), [[0, 3], [9]])]

@@ -32,7 +32,10 @@ import contextlib
 import copy
 import dataclasses
 import math
+import secrets
+import sys
 import warnings
+import weakref
 from collections.abc import Callable, Container, Iterator, Mapping
 from typing import Any, Literal
 
@@ -41,7 +44,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from psac import accounting
-from psac.accounting import Ledger
+from psac.accounting import Ledger, PrivacyWarning
 from psac.batches import Loader
 from psac.clipping import PSAC, AdaptivePSAC, ClippingRule
 from psac.gradients import Engine, PrivacyError
@@ -53,6 +56,13 @@ from psac.sampling import Poisson, Sampling
 
 Clipping = ClippingRule | AdaptivePSAC | Mapping[str, ClippingRule]
 VERSION = 1
+
+# By module and run: what this process has spent. A later run on a module has its own ledger.
+trained: weakref.WeakKeyDictionary[nn.Module, dict[str, Ledger]] = weakref.WeakKeyDictionary()
+# By run: the steps that this process has released. States that were taken earlier know of fewer.
+released: dict[str, int] = {}
+# What torch puts around the step of every optimizer class, to call the hooks.
+HOOKED_STEP = torch.optim.Optimizer.profile_hook_step(lambda optimizer: None).__code__
 
 
 def make_private(
@@ -136,13 +146,15 @@ class Private:
         self.model, self.optimizer, self.plan, self.clipping = model, optimizer, plan, clipping
         self.ledger = Ledger(secure=generator.secure)
         self.step = 0  # logical steps that were released
+        self.id = secrets.token_hex(8)  # a resumed run keeps it
         self._noise = generator.spawn("noise")
         self._adaptive = clipping if isinstance(clipping, AdaptivePSAC) else None
         self._scale = self._adaptive.initial_scale if self._adaptive else 1.0
         self._below = 0.0  # samples of this logical batch below the scale, minus those above, / 2
         self._complete = False  # the physical batch that is out is the last of its logical batch
         self._closed = False
-        self.on_release: Callable[[], None] | None = None  # before a gradient is handed on
+        # Told how many steps are spent, before a gradient is handed on.
+        self.on_release: Callable[[int], None] | None = None
         self.engine = Engine(
             model,
             clipping=self._adaptive.rule(self._scale) if self._adaptive else clipping,  # type: ignore[arg-type]
@@ -150,6 +162,7 @@ class Private:
             batch_dim=batch_dim,
         )
         self.engine.after_backward = self._count
+        self._bounds = self.engine.bounds
         sampler = plan.sampling.sampler(
             num_records=plan.num_records,
             expected_batch_size=plan.expected_batch_size,
@@ -169,8 +182,8 @@ class Private:
         self._refuse_strangers({id(p) for p in self.model.parameters()})
         self.engine.attach()
         self.engine.expect(0)
-        for parameter in self.engine.parameters.values():
-            parameter.grad = None
+        for parameter in [*self.engine.parameters.values(), *self._optimized().values()]:
+            parameter.grad = None  # computed without noise: the optimizer must not see it
         self._handles = [self.optimizer.register_step_pre_hook(self._before_step)]
         left_out = [
             name for name, p in self.engine.parameters.items() if id(p) not in self._optimized()
@@ -181,6 +194,23 @@ class Private:
                 "change, yet their gradients count in the norms. Freeze them by "
                 "requires_grad_(False).",
                 stacklevel=4,
+            )
+        self._announce_earlier_runs()
+
+    def _announce_earlier_runs(self) -> None:
+        earlier: dict[str, Ledger] = {}
+        for module in self._trainable_modules():
+            earlier |= trained.get(module, {})
+        if earlier and self.ledger.secure:
+            steps = " and ".join(str(ledger.steps) for ledger in earlier.values())
+            warnings.warn(
+                f"{type(self.model).__name__} was trained before in this process, by {steps} "
+                "private steps, and private.epsilon() counts this new run alone. If the records "
+                "are the same, what all runs cost together is (earlier.ledger + private.ledger)"
+                ".epsilon(delta); to go on with an earlier run of the same settings, call "
+                "private.load_state_dict(earlier.state_dict()) and private.extend(...).",
+                PrivacyWarning,
+                stacklevel=5,
             )
 
     def close(self) -> None:
@@ -273,10 +303,35 @@ class Private:
         With balls in bins their bins are over as well, and so is an epoch that only the lost
         process knew: no epoch may meet a record twice.
         """
+        self._spend(self._skipped(positive("steps", steps)))
+
+    def _skipped(self, steps: int) -> int:
+        """How many steps are over when so many are lost."""
         bins = self.plan.sampling.bins(self.plan.num_records, self.plan.expected_batch_size)
-        if bins > 1:
-            steps = self.loader.skip(positive("steps", steps), bins)
-        self.ledger.record(**self.plan.event(), steps=positive("steps", steps))
+        return self.loader.skip(steps, bins) if bins > 1 else steps
+
+    def _spend(self, steps: int) -> None:
+        """Written down, wherever it is: what comes next may be seen."""
+        self.ledger.record(**self.plan.event(), steps=steps)
+        if self.id not in released:
+            self._enter()
+        released[self.id] += steps
+        if self.on_release is not None:
+            self.on_release(steps)
+
+    def _enter(self) -> None:
+        """From here on this process knows of the run."""
+        released.setdefault(self.id, 0)
+        for module in self._trainable_modules():
+            trained.setdefault(module, {})[self.id] = self.ledger
+
+    def _trainable_modules(self) -> list[nn.Module]:
+        """Those with parameters that are trained; an activation may serve many models."""
+        return [
+            module
+            for module in self.model.modules()
+            if any(id(p) in self.engine.names for p in module.parameters(recurse=False))
+        ]
 
     # A step
     def hand_out(self, num_samples: int, *, last: bool) -> None:
@@ -302,6 +357,8 @@ class Private:
                 "optimizer.step(closure) computes gradients within the step. Call backward first, "
                 "then optimizer.step()."
             )
+        if not self._complete and within_own_step(optimizer):
+            return  # of a class whose step calls super().step(): the outer one has been here
         self._refuse_strangers(self.engine.names)
         parameters = self.engine.parameters
         for parameter in parameters.values():
@@ -312,20 +369,25 @@ class Private:
         for name, gradient in self._release().items():
             # rounded to half precision here, with its noise; the sum before it is not
             parameters[name].grad = gradient.to(parameters[name].dtype)
+        self.engine.expect(0)  # a backward that comes too late is not of the next batch
 
     def _release(self) -> dict[str, Tensor]:
         """The noisy mean gradient; from here on it counts as seen."""
         below, self._below = self._below, 0.0
-        sums = self.engine.collect()
-        self.ledger.record(**self.plan.event())
-        if self.on_release is not None:
-            self.on_release()
+        bounds, sums = self.engine.bounds, self.engine.collect()
+        if bounds != self._bounds:
+            raise PrivacyError(
+                f"the rules of private.engine.clipping had the bounds {bounds} in this step, and "
+                f"{self._bounds} in make_private: the noise would not fit the sum. Nothing was "
+                "released. Other bounds need a new run; the scale of a rule may change."
+            )
+        self._spend(1)
         self.loader.advance()
         self.step += 1
-        for rule, names in self._groups():
+        for bound, names in self._groups():
             add_noise_(
                 [sums[name] for name in names],
-                std=self._gradient_noise * rule.bound,
+                std=self._gradient_noise * bound,
                 generator=self._noise,
                 scale=1 / self.plan.expected_batch_size,
             )
@@ -333,10 +395,11 @@ class Private:
             self._adapt(below)
         return sums
 
-    def _groups(self) -> Iterator[tuple[ClippingRule, list[str]]]:
-        groups, rules = self.engine.groups, self.engine.rules
-        for k, rule in enumerate(rules):
-            yield rule, [name for name in self.engine.parameters if groups.of([name]) == k]
+    def _groups(self) -> Iterator[tuple[float, list[str]]]:
+        """Bounds, and the parameters that are clipped together by them."""
+        groups = self.engine.groups
+        for k, bound in enumerate(self._bounds):
+            yield bound, [name for name in self.engine.parameters if groups.of([name]) == k]
 
     def _noise_for_gradients(self) -> float:
         """The noise of a group's sum, over the group's bound.
@@ -371,17 +434,18 @@ class Private:
         self.engine.clipping = self._adaptive.rule(self._scale)
 
     # Refusals
-    def _optimized(self) -> set[int]:
-        return {id(p) for group in self.optimizer.param_groups for p in group["params"]}
+    def _optimized(self) -> dict[int, Tensor]:
+        return {id(p): p for group in self.optimizer.param_groups for p in group["params"]}
 
     def _refuse_strangers(self, known: Container[int]) -> None:
         """Raises for what the optimizer would train that is not known, by its id."""
-        strange = [
-            list(p.shape)
-            for group in self.optimizer.param_groups
-            for p in group["params"]
-            if id(p) not in known and p.requires_grad
-        ]
+        strange = []
+        for group in self.optimizer.param_groups:
+            for p in group["params"]:
+                if id(p) not in known:
+                    if p.requires_grad:
+                        strange.append(list(p.shape))
+                    p.grad = None  # frozen: whatever is there would move it all the same
         if strange:
             raise PrivacyError(
                 f"the optimizer has {len(strange)} parameters that are not the model's, or were "
@@ -398,6 +462,7 @@ class Private:
         """
         return {
             "version": VERSION,
+            "id": self.id,
             "run": self._identity(),
             "step": self.step,
             "planned_steps": self.plan.steps,
@@ -421,13 +486,16 @@ class Private:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on where `state` was taken; only for a run that has released nothing yet."""
+        """Goes on where `state` was taken; only for a run that has spent nothing yet.
+
+        What this process has released of the run since then counts as spent.
+        """
         if state.get("version") != VERSION:
             raise ValueError(f"this state has version {state.get('version')}, not {VERSION}.")
-        if self.step:
+        if self.ledger.steps:
             raise PrivacyError(
-                f"this run has released {self.step} steps that the state does not know of: they "
-                "would be forgotten. Load it into a new run, before its first step."
+                f"this run has released {self.ledger.steps} steps that the state does not know of: "
+                "they would be forgotten. Load it into a new run, before its first step."
             )
         saved, own = state["run"], self._identity()
         changed = [f"{k}: {saved.get(k)!r} -> {own[k]!r}" for k in own if saved.get(k) != own[k]]
@@ -436,6 +504,7 @@ class Private:
                 f"the run was started with other settings ({'; '.join(changed)}). Call "
                 "make_private as it was called then; a changed run needs a budget of its own."
             )
+        self.id = state.get("id", self.id)  # states of psac 0.1 have none
         self.ledger = Ledger.from_json(state["ledger"])
         self.step, self._scale = state["step"], state["scale"]
         self.plan = dataclasses.replace(self.plan, steps=state["planned_steps"])
@@ -444,6 +513,25 @@ class Private:
             self._noise.load_state_dict(state["noise"])
         if self._adaptive:
             self.engine.clipping = self._adaptive.rule(self._scale)
+        self._enter()
+        self.charge_lost(released[self.id], "this state")
+
+    def charge_lost(self, spent: int, place: object) -> None:
+        """Counts what `place` does not know of the `spent` steps, unless it is repeated by a seed.
+
+        Wherever those were written down, they are: this adds to the ledger alone.
+        """
+        lost = spent - self.ledger.steps
+        if lost > 0 and self.ledger.secure:
+            self.ledger.record(**self.plan.event(), steps=self._skipped(lost))
+            warnings.warn(
+                f"{lost} steps ran after {place} was saved and are not in it. What they released "
+                f"may have been seen, so they count as spent: {lost} steps fewer are left of the "
+                "plan. Save more often to lose fewer.",
+                PrivacyWarning,
+                stacklevel=4,
+            )
+        released[self.id] = max(released[self.id], self.ledger.steps)
 
     def __repr__(self) -> str:
         plan = self.plan
@@ -453,3 +541,17 @@ class Private:
             f"{plan.noise_multiplier:.4g}, sampling={plan.sampling.name} at rate "
             f"{plan.sampling_rate:.4g}, clipping={self.clipping!r}{secure})"
         )
+
+
+def within_own_step(optimizer: Any) -> bool:
+    """Whether a step of this optimizer was called by another one, such as by super().step().
+
+    A class that inherits from SGD has a step with hooks, and so has SGD, as soon as there was an
+    optimizer of each: the hooks run in both.
+    """
+    frame, steps = sys._getframe(1), 0
+    while frame is not None and steps < 2:
+        if frame.f_code is HOOKED_STEP and frame.f_locals["args"][0] is optimizer:
+            steps += 1
+        frame = frame.f_back
+    return steps == 2

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -81,7 +83,7 @@ def test_a_step_is_in_the_journal_before_its_gradient_is_handed_on(tmp_path, mon
     monkeypatch.setattr("psac.private.add_noise_", broken)
     with pytest.raises(KeyboardInterrupt):
         step_through(private, scheduler)
-    assert journal_of(path).read_text().split() == ["0", "1"]
+    assert journal_of(path).read_text().split() == [private.id, "0", "+1"]
 
 
 def test_steps_that_were_lost_twice_count_twice(tmp_path):
@@ -98,6 +100,191 @@ def test_steps_that_were_lost_twice_count_twice(tmp_path):
         psac.load_checkpoint(path, third, scheduler=scheduler)
     assert third.step == 0
     assert third.ledger.steps == 4
+
+
+@pytest.fixture
+def another_process(monkeypatch):
+    """What the process remembers of its runs is gone, so that only the disk knows."""
+    monkeypatch.setattr("psac.private.released", {})
+    return lambda: psac.private.released.clear()
+
+
+def spent_when_loaded(path: Path) -> int:
+    """What the ledger of a run says that goes on from here; it is dropped."""
+    private, scheduler = make(seed=None)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        psac.load_checkpoint(path, private, scheduler=scheduler)
+    lost = private.ledger.steps - psac.checkpoint.read(path)["private"]["step"]
+    assert any(f"{lost} steps ran after" in str(w.message) for w in caught) == (lost > 0)
+    return private.ledger.steps
+
+
+@pytest.fixture(params=["links", "no links"])
+def links(request, monkeypatch):
+    """File systems differ, and so do those without links."""
+
+    def refused(*_):
+        raise OSError("no links here")
+
+    if request.param == "no links":
+        monkeypatch.setattr("os.link", refused)
+
+
+def test_every_checkpoint_of_a_run_counts_what_was_released_after_it(
+    tmp_path, another_process, links
+):
+    last, best, kept = tmp_path / "last", tmp_path / "best", tmp_path / "kept" / "at-2"
+    first, scheduler = make(seed=None)
+    psac.save_checkpoint(last, first, scheduler=scheduler)
+    step_through(first, scheduler, until=2)
+    for path in (last, kept, best):
+        psac.save_checkpoint(path, first, scheduler=scheduler)
+    step_through(first, scheduler, until=4)
+    psac.save_checkpoint(last, first, scheduler=scheduler)
+    step_through(first, scheduler, until=7)  # and killed
+    another_process()
+    assert [spent_when_loaded(path) for path in (last, best, kept)] == [7, 7, 7]
+    second, scheduler = make(seed=None)
+    with pytest.warns(psac.PrivacyWarning, match="3 steps ran after"):
+        psac.load_checkpoint(last, second, scheduler=scheduler)
+    step_through(second, scheduler, until=second.step + 2)  # and killed
+    another_process()
+    assert [spent_when_loaded(path) for path in (last, best, kept)] == [9, 9, 9]
+
+
+def test_two_processes_that_go_on_from_one_checkpoint_are_both_counted(tmp_path, another_process):
+    path = tmp_path / "checkpoint"
+    first, scheduler = make(seed=None)
+    psac.save_checkpoint(path, first, scheduler=scheduler)
+    another_process()
+    second, other = make(seed=None)
+    psac.load_checkpoint(path, second, scheduler=other)
+    step_through(first, scheduler, until=3)
+    another_process()
+    step_through(second, other, until=2)
+    another_process()
+    assert spent_when_loaded(path) == 5
+
+
+def test_steps_that_were_charged_by_hand_are_in_the_journal(tmp_path, another_process):
+    path = tmp_path / "checkpoint"
+    private, scheduler = make(seed=None)
+    psac.save_checkpoint(path, private, scheduler=scheduler)
+    private.charge(5)
+    another_process()
+    assert spent_when_loaded(path) == 5
+
+
+@pytest.mark.parametrize(
+    "how", ["renamed", "copied alone", "moved with its journal", "overwritten"]
+)
+def test_a_checkpoint_that_was_moved_while_the_run_goes_on_counts_its_steps(
+    tmp_path, another_process, how
+):
+    last, best = tmp_path / "last", tmp_path / "best"
+    private, scheduler = make(seed=None)
+    psac.save_checkpoint(last, private, scheduler=scheduler)
+    step_through(private, scheduler, until=1)
+    if how == "renamed":
+        os.replace(last, best)
+    elif how == "copied alone":
+        shutil.copyfile(last, best)
+    elif how == "moved with its journal":
+        best = tmp_path / "elsewhere" / "best"
+        best.parent.mkdir()
+        os.replace(last, best)
+        os.replace(journal_of(last), journal_of(best))
+    else:
+        shutil.copyfile(last, best)
+        psac.save_checkpoint(last, private, scheduler=scheduler)
+    step_through(private, scheduler, until=3)
+    another_process()
+    assert spent_when_loaded(best) == 3
+
+
+def test_a_checkpoint_without_its_journal_says_what_it_does_not_know(tmp_path, another_process):
+    last, best = tmp_path / "last", tmp_path / "elsewhere" / "best"
+    private, scheduler = make(seed=None)
+    psac.save_checkpoint(last, private, scheduler=scheduler)
+    best.parent.mkdir()
+    shutil.copyfile(last, best)
+    step_through(private, scheduler, until=2)
+    another_process()
+    second, scheduler = make(seed=None)
+    with pytest.warns(psac.PrivacyWarning, match=r"no journal.*best\.journal.*private\.charge"):
+        psac.load_checkpoint(best, second, scheduler=scheduler)
+
+
+def test_a_folder_that_is_deleted_stops_no_training(tmp_path, another_process):
+    last, gone = tmp_path / "last", tmp_path / "gone" / "best"
+    private, scheduler = make(seed=None)
+    psac.save_checkpoint(gone, private, scheduler=scheduler)
+    shutil.rmtree(gone.parent)
+    step_through(private, scheduler, until=2)
+    psac.save_checkpoint(last, private, scheduler=scheduler)
+    psac.save_checkpoint(gone, private, scheduler=scheduler)
+    shutil.rmtree(gone.parent)
+    step_through(private, scheduler, until=3)
+    psac.save_checkpoint(gone, private, scheduler=scheduler)
+    step_through(private, scheduler, until=4)
+    another_process()
+    assert spent_when_loaded(last) == spent_when_loaded(gone) == 4
+
+
+def test_a_journal_that_cannot_be_written_stops_the_release(tmp_path):
+    private, scheduler = make(seed=None)
+    psac.save_checkpoint(tmp_path / "last", private, scheduler=scheduler)
+    for file in private.on_release._files.values():
+        file.close()
+    before = weights(private)
+    with pytest.raises(ValueError, match="closed file"):
+        step_through(private, scheduler)
+    assert torch.equal(weights(private), before)
+
+
+def test_another_run_in_the_same_place_is_not_charged_for_the_first(tmp_path, another_process):
+    path = tmp_path / "checkpoint"
+    first, scheduler = make(seed=None)
+    psac.save_checkpoint(path, first, scheduler=scheduler)
+    step_through(first, scheduler, until=4)
+    second, scheduler = make(seed=None)
+    psac.save_checkpoint(path, second, scheduler=scheduler)
+    step_through(second, scheduler, until=1)
+    another_process()
+    assert spent_when_loaded(path) == 1
+
+
+def test_many_checkpoints_cost_one_write_a_step(tmp_path):
+    private, scheduler = make(seed=None)
+    for k in range(20):
+        psac.save_checkpoint(tmp_path / str(k), private, scheduler=scheduler)
+    assert len(private.on_release._files) == 1
+
+
+def test_checkpoints_and_journals_of_the_first_version_are_read(tmp_path, another_process):
+    path = tmp_path / "checkpoint"
+    first, scheduler = make(seed=None)
+    step_through(first, scheduler, until=2)
+    state = first.state_dict()
+    del state["id"]
+    first.state_dict = lambda: state
+    psac.save_checkpoint(path, first, scheduler=scheduler)
+    journal_of(path).write_text("2\n3\n4\n")
+    assert spent_when_loaded(path) == 4
+    assert spent_when_loaded(path) == 4  # the journal is a new one now
+
+
+def test_a_damaged_journal_is_refused(tmp_path):
+    path = tmp_path / "checkpoint"
+    first, scheduler = make(seed=None)
+    psac.save_checkpoint(path, first, scheduler=scheduler)
+    with open(journal_of(path), "a") as file:
+        file.write("1+1\n")
+    second, scheduler = make(seed=None)
+    with pytest.raises(ValueError, match=r"checkpoint\.journal is damaged.*'1\+1'"):
+        psac.load_checkpoint(path, second, scheduler=scheduler)
+    assert second.id != first.id  # nothing was changed
 
 
 @pytest.mark.parametrize("lost", [2, 6, 7, 9])

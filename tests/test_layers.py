@@ -10,6 +10,7 @@ PACKAGE = Path(__file__).parents[1] / "psac"
 ORDER = [
     "_compiling",
     "_torch_threads",
+    "atomic",
     "locking",
     "randomness",
     "_noise_loops",
@@ -22,6 +23,7 @@ ORDER = [
     "plan",
     "batches",
     "private",
+    "journal",
     "checkpoint",
     "auditing",
     "theory",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import math
+import warnings
 
 import pytest
 import torch
@@ -271,6 +272,25 @@ def test_a_copy_for_averaging_or_for_keeping_the_best_can_be_made_at_any_time():
     assert all(p.grad is not None for p in twin.parameters())
     assert averaged(x).shape == (40, 3)
     assert private.step == 10
+
+
+@pytest.mark.filterwarnings("ignore::psac.SlowPathWarning")
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # which the compiler reads
+@pytest.mark.parametrize("how", ["before", "around", "in place"])
+def test_a_compiled_model_trains_as_the_plain_one_whenever_it_was_compiled(how):
+    torch.compiler.reset()
+    plain, model = private_run(), network()
+    called = torch.compile(model, backend="eager") if how == "before" else model
+    private = private_run(called)
+    if how == "around":
+        called = torch.compile(model, backend="eager")
+    elif how == "in place":
+        model.compile(backend="eager")
+    train(plain)
+    for x, y, _ in private.loader:
+        F.cross_entropy(called(x), y).backward()
+        private.optimizer.step()
+    torch.testing.assert_close(weights(model), weights(plain.model))
 
 
 def test_evaluation_costs_and_records_nothing():
@@ -553,6 +573,172 @@ def test_parameters_that_the_optimizer_lacks_are_announced():
         private_run(model, torch.optim.SGD(model[2].parameters(), lr=0.1))
 
 
+class Inherits(torch.optim.SGD):
+    def step(self, closure=None):
+        return super().step(closure)
+
+
+class InheritsTwice(Inherits):
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    parameter.grad = parameter.grad * 1.0  # what is released may be changed
+        return super().step(closure)
+
+
+class LooksAhead(torch.optim.Optimizer):
+    """Steps by another optimizer, and then on its own."""
+
+    def __init__(self, parameters, lr):
+        self.inner = torch.optim.SGD(parameters, lr)
+        super().__init__(self.inner.param_groups, {"lr": lr})
+
+    def step(self, closure=None):
+        self.inner.step()
+
+
+@pytest.mark.parametrize("scheduled", [False, True])
+@pytest.mark.parametrize("physical", [None, 3])
+@pytest.mark.parametrize("kind", [Inherits, InheritsTwice, LooksAhead])
+def test_a_step_that_calls_another_step_moves_the_weights_once(kind, physical, scheduled):
+    def trained_by(kind):
+        model = network()
+        optimizer = kind(model.parameters(), lr=0.1)
+        settings = {"noise_multiplier": 1.0, "physical_batch_size": physical}
+        private = private_run(model, optimizer, **settings)
+        if scheduled:  # it puts a wrapper around step
+            torch.optim.lr_scheduler.StepLR(optimizer, 100)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            train(private)
+        return private
+
+    for parent in (torch.optim.SGD, Inherits):  # torch puts hooks into a class at its first object
+        parent(network().parameters(), lr=0.1)
+    expected, private = trained_by(torch.optim.SGD), trained_by(kind)
+    assert private.step == private.ledger.steps == expected.step
+    assert torch.equal(weights(private.model), weights(expected.model))
+
+
+def test_a_step_that_raised_leaves_nothing_open():
+    class Fails(torch.optim.SGD):
+        broken = True
+
+        def step(self, closure=None):
+            if self.broken:
+                raise OSError("no disk")
+            return super().step(closure)
+
+    model = network()
+    private = private_run(model, Fails(model.parameters(), lr=0.1), noise_multiplier=1.0)
+    for x, y, _ in private.loader:
+        F.cross_entropy(model(x), y).backward()
+        with pytest.raises(OSError, match="no disk"):
+            private.optimizer.step()
+        break
+    private.optimizer.broken = False
+    before = weights(model)
+    for parameter in model.parameters():
+        parameter.grad = torch.full_like(parameter, 1e6)
+    private.optimizer.step()
+    assert torch.equal(weights(model), before)
+
+
+def test_a_backward_after_the_step_is_refused():
+    private = private_run(physical_batch_size=3)
+
+    def train_backwards():
+        for x, y, _ in private.loader:
+            loss = F.cross_entropy(private.model(x), y)
+            private.optimizer.step()
+            loss.backward()
+
+    with pytest.raises(psac.PrivacyError, match=r"outside the loop over private\.loader"):
+        train_backwards()
+
+
+def test_a_gradient_that_a_frozen_parameter_has_never_moves_it():
+    model = network()
+    x, y, _ = records().tensors
+    F.cross_entropy(model(x), y).backward()
+    model[0].requires_grad_(False)
+    frozen = model[0].weight.detach().clone()
+    private = private_run(model)
+    assert all(parameter.grad is None for parameter in model.parameters())
+    for x, y, _ in private.loader:
+        F.cross_entropy(model(x), y).backward()
+        model[0].weight.grad = torch.ones_like(frozen)  # or given later
+        private.optimizer.step()
+    assert private.step == 5
+    assert torch.equal(model[0].weight, frozen)
+
+
+@pytest.mark.parametrize("when", ["between parts", "before the step", "and back"])
+def test_a_bound_that_changes_within_a_run_is_refused(when):
+    model = network()
+    private = private_run(model, physical_batch_size=2, clipping=psac.Abadi(1.0))
+    before = weights(model)
+
+    def train_with_another_bound():
+        for x, y, _ in private.loader:
+            if when != "between parts" or private.engine.num_samples:
+                private.engine.clipping = psac.Abadi(1000.0)
+            F.cross_entropy(model(x), y).backward()
+            if when == "and back":
+                private.engine.clipping = psac.Abadi(1.0)
+            private.optimizer.step()
+
+    with pytest.raises(psac.PrivacyError, match=r"bounds.*(no noise fits|noise would not fit)"):
+        train_with_another_bound()
+    assert private.ledger.steps == 0
+    assert not private.engine._sums or when == "between parts"
+    assert torch.equal(weights(model), before)
+
+
+def test_a_scale_that_changes_within_a_run_is_welcome():
+    private = private_run(clipping=psac.PSAC())
+    private.engine.clipping = psac.PSAC(scale=3.0)
+    train(private)
+    assert private.step == 5
+
+
+def test_a_model_and_a_part_of_it_are_not_private_twice():
+    model = network()
+    private_run(model)
+    for other in (model[0], nn.Sequential(model, nn.Tanh())):
+        with pytest.raises(psac.PrivacyError, match=r"shares the parameters.*Sequential"):
+            private_run(other)
+        assert not other._forward_hooks
+
+
+def test_a_second_run_on_a_model_says_that_it_counts_itself_alone():
+    model = network()
+    settings = {"seed": None, "noise_multiplier": 2.0, "delta": 1e-4}
+    with private_run(model, **settings) as first:
+        pass  # nothing is spent
+    with private_run(model, **settings) as first:
+        train(first)
+    whole = nn.Sequential(model, nn.Linear(3, 3))
+    with pytest.warns(psac.PrivacyWarning, match=r"by 5 private steps.*earlier\.ledger \+"):
+        second = private_run(whole, **settings)
+    train(second)
+    both = first.ledger + second.ledger
+    assert both.steps == 10
+    assert both.epsilon(1e-4) > max(first.epsilon(), second.epsilon())
+    second.close()
+    with pytest.warns(psac.PrivacyWarning, match="by 5 and 5 private steps"):
+        private_run(model, **settings)
+
+
+def test_parts_that_are_not_trained_say_nothing_of_other_runs():
+    public, activation = nn.Linear(4, 4).requires_grad_(False), nn.Tanh()
+    for _ in range(2):
+        model = nn.Sequential(public, activation, nn.Linear(4, 3))
+        with private_run(model, seed=None, noise_multiplier=1.0) as private:
+            train(private)
+
+
 def test_closures_are_refused():
     private = private_run()
     with pytest.raises(psac.PrivacyError, match="closure"):
@@ -748,3 +934,22 @@ def test_loading_into_another_run_is_refused():
         private_run().load_state_dict({})
     with pytest.raises(psac.PrivacyError, match="has released 5 steps"):
         trained().load_state_dict(state)
+    charged = private_run()
+    charged.charge(7)
+    with pytest.raises(psac.PrivacyError, match="has released 7 steps"):
+        charged.load_state_dict(charged.state_dict())
+
+
+def test_an_old_state_that_is_loaded_again_counts_what_was_released_since():
+    settings = {"seed": None, "noise_multiplier": 1.0}
+    first = private_run(**settings)
+    state = first.state_dict()
+    train(first)
+    second = private_run(**settings)
+    with pytest.warns(psac.PrivacyWarning, match="5 steps ran after this state was saved"):
+        second.load_state_dict(state)
+    assert (second.step, second.ledger.steps) == (0, 5)
+    train(second)
+    third = private_run(**settings)
+    with pytest.warns(psac.PrivacyWarning, match="10 steps ran after this state was saved"):
+        third.load_state_dict(state)

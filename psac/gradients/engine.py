@@ -23,12 +23,14 @@ from __future__ import annotations
 
 import math
 import operator
+import sys
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch._compile import _disable_dynamo
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from ..clipping import PSAC, ClippingRule, safe_weights
@@ -50,7 +52,14 @@ from .plan import Plan
 from .precision import summed_in
 from .state import Watch
 from .tape import Earlier, LossTape, Watched, plain
-from .training import attached, refuse_modules, refuse_scripted, silenced, trainable
+from .training import (
+    attached,
+    refuse_modules,
+    refuse_scripted,
+    refuse_shared,
+    silenced,
+    trainable,
+)
 
 in_training = operator.attrgetter("training")
 # What keeps the outputs of private models in the graph: no data, and nothing that is trained.
@@ -87,6 +96,7 @@ class Engine:
         self.weights: Tensor | None = None
         self.num_samples = 0  # since the last collect
         self._sums: dict[str, Tensor] = {}
+        self._bounds: list[float] | None = None  # of the rules that made the sums
         self._handles: list[Any] = []
         self._open: weakref.WeakSet[Call] = weakref.WeakSet()  # forwards whose backward may come
         self._pending: list[Captured | Rows] = []
@@ -129,9 +139,10 @@ class Engine:
             raise PrivacyError(
                 f"{type(self.model).__name__} has an engine already; detach that one first."
             )
-        attached[self.model] = self
         self._state = Watch(self.model)
         self.names = {id(p): name for name, p in self.parameters.items()}
+        refuse_shared(self)
+        attached[self.model] = self
         self._handles = [
             self.model.register_forward_pre_hook(
                 Hook(self._before), prepend=True, with_kwargs=True
@@ -190,7 +201,13 @@ class Engine:
     @property
     def sensitivities(self) -> dict[str, float]:
         """By parameter: the bound of the rule that clips it."""
-        return {name: self.rules[self.groups.of([name])].bound for name in self.parameters}
+        bounds = self.bounds
+        return {name: bounds[self.groups.of([name])] for name in self.parameters}
+
+    @property
+    def bounds(self) -> list[float]:
+        """By group, of what is accumulated; of the rules, if nothing is."""
+        return [rule.bound for rule in self.rules] if self._bounds is None else self._bounds
 
     @property
     def modes(self) -> tuple[bool, ...]:
@@ -226,7 +243,8 @@ class Engine:
 
     def discard(self) -> None:
         """Forgets what was accumulated."""
-        self._sums, self.num_samples, self._pending, self._given = {}, 0, [], []
+        self._sums, self.num_samples, self._bounds = {}, 0, None
+        self._pending, self._given = [], []
 
     # Hooks
     def _before(self, module: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict] | None:
@@ -404,7 +422,9 @@ class Engine:
     def _refuse_changes(self, names: list[str]) -> None:
         raise PrivacyError(
             "parameters changed requires_grad, or were exchanged, after the engine was attached: "
-            f"{sorted(names)}. Detach it first and attach it again."
+            f"{sorted(names)}. Freeze and exchange before that. To go on with a run: first.close(),"
+            " then make_private again; the new run has a ledger of its own, and both cost "
+            "(first.ledger + second.ledger).epsilon(delta). An Engine: detach() and attach()."
         )
 
     def _outside(self, parameter: Tensor, name: str) -> None:
@@ -441,6 +461,7 @@ class Engine:
         like = next((norms for norms in squared if norms is not None), None)
         if like is None:
             return
+        self._hold_bounds()
         factor = float(n) if self.loss_reduction == "mean" else 1.0
         norms = [torch.zeros_like(like) if s is None else s.sqrt() * factor for s in squared]
         floor = captured.floor()
@@ -468,6 +489,16 @@ class Engine:
         self.num_samples += n
         if self.after_backward is not None:
             self.after_backward()
+
+    def _hold_bounds(self) -> None:
+        """All of a sum is clipped by the same bounds: how much of it there is tells of the data."""
+        bounds = [rule.bound for rule in self.rules]
+        if self._bounds not in (None, bounds):
+            raise PrivacyError(
+                f"the bounds of engine.clipping changed from {self._bounds} to {bounds} while a "
+                "sum is being accumulated, so no noise fits it. Change them after collect()."
+            )
+        self._bounds = bounds
 
     def _prove_loss(self, n: int) -> None:
         tape = self._tape
@@ -506,7 +537,17 @@ class Hook:
         self.function = function
 
     def __call__(self, *args: Any) -> Any:
-        return None if self.function is None else self.function(*args)
+        if self.function is None:
+            return None
+        if "torch._dynamo" in sys.modules:  # the model may have been compiled after attach
+            return uncompiled(self.function, *args)
+        return self.function(*args)
 
     def __reduce__(self) -> tuple:
         return Hook, ()
+
+
+@_disable_dynamo  # torch.compiler.disable, when it is called: importing that takes a second
+def uncompiled(function: Callable, *args: Any) -> Any:
+    """What is around a compiled model is not compiled: it looks at the graph that was made."""
+    return function(*args)

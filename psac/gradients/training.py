@@ -80,3 +80,16 @@ def refuse_modules(model: nn.Module) -> None:
                 "its own. Replace it with GroupNorm, or put it in eval() mode to use its stored "
                 "statistics."
             )
+
+
+def refuse_shared(engine: Any) -> None:
+    """Raises if another engine has parameters of this one: a model, and a part of it."""
+    for other in list(attached.values()):
+        shared = [name for number, name in engine.names.items() if number in other.names]
+        if shared:
+            raise PrivacyError(
+                f"{type(engine.model).__name__} shares the parameters {shared[:5]} with "
+                f"{type(other.model).__name__}, which has an engine already: their gradients would "
+                "be clipped twice, and noisy twice. Make one private run of the whole model (rules "
+                "for its parts: clipping={'0.*': ..., '*': ...}), or close the other one first."
+            )
