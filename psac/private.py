@@ -445,7 +445,8 @@ class Private:
                 if id(p) not in known:
                     if p.requires_grad:
                         strange.append(list(p.shape))
-                    p.grad = None  # frozen: whatever is there would move it all the same
+                    else:
+                        p.grad = None  # it would move all the same
         if strange:
             raise PrivacyError(
                 f"the optimizer has {len(strange)} parameters that are not the model's, or were "
