@@ -86,8 +86,8 @@ MUTATIONS = (
         (
             (
                 "private.py",
-                "std=self._gradient_noise * rule.bound,",
-                "std=self._gradient_noise * rule.bound * rule.bound,",
+                "std=self._gradient_noise * bound,",
+                "std=self._gradient_noise * bound * bound,",
             ),
         ),
         (AUDIT, NOISE_ONCE),
@@ -97,8 +97,8 @@ MUTATIONS = (
         (
             (
                 "private.py",
-                "std=self._gradient_noise * rule",
-                "std=0.5 * self._gradient_noise * rule",
+                "std=self._gradient_noise * bound",
+                "std=0.5 * self._gradient_noise * bound",
             ),
         ),
         (AUDIT, NOISE_ONCE),
@@ -157,9 +157,8 @@ MUTATIONS = (
         (
             (
                 "private.py",
-                "        self.ledger.record(**self.plan.event())\n        if",
-                "        if self.step % 2 == 0:\n"
-                "            self.ledger.record(**self.plan.event())\n        if",
+                "        self._spend(1)\n",
+                "        if self.step % 2 == 0:\n            self._spend(1)\n",
             ),
         ),
         (
@@ -173,14 +172,13 @@ MUTATIONS = (
         (
             (
                 "private.py",
-                "        self.ledger.record(**self.plan.event())\n        if",
-                "        if",
+                "        self._spend(1)\n",
+                "",
             ),
             (
                 "private.py",
                 "            self._adapt(below)\n        return sums",
-                "            self._adapt(below)\n"
-                "        self.ledger.record(**self.plan.event())\n        return sums",
+                "            self._adapt(below)\n        self._spend(1)\n        return sums",
             ),
         ),
         ("tests/test_private.py::test_a_step_is_in_the_ledger_before_it_is_released",),
@@ -305,11 +303,40 @@ MUTATIONS = (
     ),
     Mutation(
         "lost steps are forgotten",
-        (("checkpoint.py", "    private.charge(lost)\n", ""),),
+        (("private.py", "steps=self._skipped(lost))", "steps=1)"),),
         (
             "tests/test_checkpoint.py::"
             "test_steps_after_the_last_save_count_as_spent_in_a_secure_run",
         ),
+    ),
+    Mutation(
+        "only the last checkpoint of a run counts its steps",
+        (("journal.py", "        self._forget_deleted()\n", "        self._files = {}\n"),),
+        (
+            "tests/test_checkpoint.py::"
+            "test_every_checkpoint_of_a_run_counts_what_was_released_after_it[no links]",
+        ),
+    ),
+    Mutation(
+        "a rule may weigh a sample by the others",
+        (("clipping.py", "if type(rule) not in _READ and", "if False and"),),
+        ("tests/test_clipping.py::test_a_rule_that_looks_at_other_samples_is_refused",),
+    ),
+    Mutation(
+        "the bound of a rule may change within a step",
+        (
+            ("gradients/engine.py", "        self._hold_bounds()\n", ""),
+            ("private.py", "if bounds != self._bounds:", "if False:"),
+        ),
+        ("tests/test_private.py::test_a_bound_that_changes_within_a_run_is_refused",),
+    ),
+    Mutation(
+        "a gradient from before training moves a frozen parameter",
+        (
+            ("private.py", ", *self._optimized().values()]", "]"),
+            ("private.py", "p.grad = None  # it would move all the same", "pass"),
+        ),
+        ("tests/test_private.py::test_a_gradient_that_a_frozen_parameter_has_never_moves_it",),
     ),
 )
 
