@@ -146,7 +146,10 @@ def read(path: Path) -> dict[str, Any]:
             header = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
-        raise CheckpointError(f"{path} is not a whole checkpoint ({error}).") from error
+        raise CheckpointError(
+            f"{path} is not a whole checkpoint ({error}). Restore it from a copy, or begin a new "
+            "run in another folder; to delete it does not give back what was spent."
+        ) from error
     if header.get("format") != FORMAT:
         raise CheckpointError(f"{path} was not written by psac.save_checkpoint.")
     if header.get("version") != str(VERSION):

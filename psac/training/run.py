@@ -32,7 +32,7 @@ from torch import nn
 
 from psac import models
 from psac.accounting import Ledger
-from psac.checkpoint import write_atomically
+from psac.checkpoint import journal_of, write_atomically
 from psac.locking import Locked, locked
 from psac.models.copies import with_copies
 from psac.training import metrics
@@ -155,6 +155,33 @@ class Run:
                 "take another folder: a second run on the same data adds to what is spent."
             )
 
+    def refuse_lost_checkpoint(self) -> None:
+        """Raises if steps were spent and what they led to is gone: they would be forgotten."""
+        spent = 0 if self.checkpoint_path.exists() else self.steps_on_record()
+        if spent:
+            raise RunError(
+                f"{spent:,} step{'s were' if spent > 1 else ' was'} spent by the run in "
+                f"{self.folder}, and {self.checkpoint_path.name}, which it would go on from, is "
+                "gone. Restore it from a copy, or start a new run in another folder: what was "
+                "spent on these records stays spent, and a new run adds to it."
+            )
+
+    def steps_on_record(self) -> int:
+        """The most steps that ledger, metrics or journal tell of."""
+        told = [line.get("step", 0) for line in self.metrics()]
+        return max(self.steps_in_ledger(), journalled(self.checkpoint_path), *told, 0)
+
+    def steps_in_ledger(self) -> int:
+        if not self.ledger_path.exists():
+            return 0
+        try:
+            return self.ledger().steps
+        except (ValueError, KeyError, TypeError) as error:
+            raise RunError(
+                f"{self.ledger_path} cannot be read ({error}), so what the run spent is not "
+                "known. Restore it from a copy, or start a new run in another folder."
+            ) from error
+
     def refuse_other(self, recipe: Recipe) -> None:
         """A folder without a run, or with that of another recipe."""
         if not self.started:
@@ -192,6 +219,13 @@ class Run:
 
     def __repr__(self) -> str:
         return f"Run({str(self.folder)!r})"
+
+
+def journalled(checkpoint: Path) -> int:
+    """The steps that the journal of a checkpoint tells of; 0 if it is gone."""
+    journal = journal_of(checkpoint)
+    lines = journal.read_text(errors="replace").split() if journal.exists() else []
+    return max((int(line) for line in lines if line.isdecimal()), default=0)
 
 
 def read_json(path: Path) -> Any:

@@ -20,9 +20,11 @@ Guarantees:
 from __future__ import annotations
 
 import os
+import warnings
 from typing import Any
 
-from psac.checkpoint import load_checkpoint, save_checkpoint
+from psac.accounting import PrivacyWarning
+from psac.checkpoint import journal_of, load_checkpoint, save_checkpoint
 from psac.training.assembly import (
     device_of,
     follow_schedule,
@@ -66,12 +68,14 @@ def train(
     run.refuse(recipe, resume=resume)
     if run.finished:
         return run
+    run.refuse_lost_checkpoint()
     device = device_of(recipe)
     splits = load_splits(recipe).to(device)
     trainer = Trainer(recipe, run, splits, observer or Silent())
     try:
         with run.locked(), seeded(seed_of_training(recipe), device):
             run.refuse(recipe, resume=resume)  # another process may have been here meanwhile
+            run.refuse_lost_checkpoint()
             run.enter(recipe, environment(seed=recipe.seed, device=device))
             trainer.train()
     finally:
@@ -113,13 +117,43 @@ class Trainer:
     def _start(self) -> None:
         resumed = self.run.checkpoint_path.exists()
         if resumed:
-            extra = load_checkpoint(self.run.checkpoint_path, self.private)
-            self.clock.add(extra["seconds"])
+            self._go_on()
         # Also when resumed: what load_checkpoint has charged is on disk before anything is added.
         self._save()
         follow_schedule(self.recipe, self.private)
         self.log.rewind(self.private.step)
         self.observer.started(self.log.write("start", **self._facts(), resumed=resumed))
+
+    def _go_on(self) -> None:
+        """From the checkpoint.  What the other files say was spent since then is spent."""
+        path, private = self.run.checkpoint_path, self.private
+        in_ledger, journal = self.run.steps_in_ledger(), journal_of(path).exists()
+        extra = load_checkpoint(path, private)
+        self.clock.add(extra["seconds"])
+        if not private.ledger.secure:  # it repeats what was lost, which costs nothing
+            return
+        told = max((line.get("step", 0) for line in self.run.metrics()), default=0)
+        by_journal = private.ledger.steps - extra.get("spent", private.ledger.steps)
+        lost = max(in_ledger - private.ledger.steps, told - private.step - by_journal)
+        if lost > 0:
+            private.charge(lost)
+        if lost > 0 or not journal:
+            self._warn_of_lost_steps(journal, lost)
+
+    def _warn_of_lost_steps(self, journal: bool, lost: int) -> None:
+        path = self.run.checkpoint_path
+        gone = "" if journal else f"{journal_of(path)} is gone. "
+        counted = (
+            f"Ledger and metrics tell of {lost} more than {path.name} holds: these count as spent. "
+            if lost > 0
+            else ""
+        )
+        warnings.warn(
+            f"{gone}{counted}Steps that ran after the last save and were not written down cannot "
+            "be counted: if there were any, more was spent than the ledger says.",
+            PrivacyWarning,
+            stacklevel=2,
+        )
 
     def _facts(self) -> dict[str, Any]:
         """The public constants of the run."""
@@ -215,7 +249,7 @@ class Trainer:
 
     def _save(self) -> None:
         write_json(self.run.ledger_path, self.private.ledger.to_json())
-        extra = {"seconds": self.clock.seconds()}
+        extra = {"seconds": self.clock.seconds(), "spent": self.private.ledger.steps}
         save_checkpoint(self.run.checkpoint_path, self.private, extra=extra)
         self.clock.saved()
 

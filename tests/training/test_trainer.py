@@ -329,6 +329,67 @@ def test_steps_that_a_secure_run_lost_count_as_spent_even_if_it_crashes_again(tm
     assert run.summary()["epsilon"] == pytest.approx(run.ledger().epsilon(1e-3))
 
 
+@pytest.mark.parametrize("seed", [0, None])
+@pytest.mark.parametrize("known_by", ["ledger.json", "metrics.jsonl", "checkpoint.safetensors"])
+def test_a_run_whose_checkpoint_is_gone_is_not_started_again(tmp_path, known_by, seed):
+    """It would forget what was spent, whichever file still knows of it."""
+    folder = tmp_path / "run"
+    with pytest.raises(Crash):
+        train(recipe(seed=seed), folder, observer=at("step", 9, crash))
+    kept = {known_by, known_by + ".journal", "recipe.toml", "environment.json"}
+    for path in folder.iterdir():
+        if path.name not in kept or path.suffix == ".safetensors":
+            path.unlink()
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    steps = {"ledger.json": 6}.get(known_by, 9)
+    with pytest.raises(RunError, match=f"{steps} steps were spent by the run .* is gone"):
+        train(recipe(seed=seed), folder, resume=True)
+    after = {p.name: p.read_bytes() for p in folder.iterdir() if p.name != ".lock"}
+    assert after == before
+
+
+def test_a_ledger_that_cannot_be_read_beside_a_lost_checkpoint_is_refused(tmp_path):
+    folder = tmp_path / "run"
+    with pytest.raises(Crash):
+        train(recipe(), folder, observer=at("step", 9, crash))
+    (folder / "checkpoint.safetensors").unlink()
+    (folder / "ledger.json").write_text('{"format": ')
+    with pytest.raises(RunError, match=r"ledger\.json cannot be read"):
+        train(recipe(), folder, resume=True)
+
+
+def test_steps_that_only_ledger_or_metrics_know_of_count_as_spent(tmp_path):
+    """The journal is gone, or the checkpoint was replaced by an older copy of itself."""
+    folder, secure = tmp_path / "run", recipe(seed=None)
+    with pytest.raises(Crash):
+        train(secure, folder, observer=at("step", 3, crash))
+    old = {p.name: p.read_bytes() for p in folder.iterdir() if p.name.startswith("checkpoint")}
+    (folder / "checkpoint.safetensors.journal").unlink()
+    with pytest.raises(Crash), pytest.warns(psac.PrivacyWarning, match="is gone.* of 3 more"):
+        train(secure, folder, resume=True, observer=at("step", 8, crash))
+    assert Run(folder).ledger().steps == 9  # three were lost; six are saved
+    for name, content in old.items():
+        (folder / name).write_bytes(content)
+    with (
+        pytest.warns(psac.PrivacyWarning, match="3 steps ran after"),  # by the journal of the copy
+        pytest.warns(psac.PrivacyWarning, match="Ledger and metrics tell of 6 more"),
+    ):
+        run = train(secure, folder, resume=True)
+    assert run.ledger().steps == 18
+    assert run.summary()["steps"] == 9
+
+
+def test_a_journal_that_is_gone_is_said_even_if_nothing_is_known_to_be_lost(tmp_path):
+    folder, secure = tmp_path / "run", recipe(seed=None)
+    strike = at("step", 8, lambda: signal.raise_signal(signal.SIGINT))
+    with pytest.raises(Interrupted):
+        train(secure, folder, observer=strike)
+    (folder / "checkpoint.safetensors.journal").unlink()
+    with pytest.warns(psac.PrivacyWarning, match=r"journal is gone\. Steps that ran after"):
+        run = train(secure, folder, resume=True)
+    assert run.ledger().steps == run.summary()["steps"] == 18
+
+
 def test_checkpoints_come_by_the_clock_too(tmp_path, monkeypatch):
     monkeypatch.setattr(trainer_module, "SAVE_SECONDS", 0.0)
     folder = tmp_path / "run"
