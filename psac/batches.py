@@ -57,7 +57,8 @@ class Loader:
     def __iter__(self) -> Iterator[Any]:
         private, self._pass = self._private, self._pass + 1
         own_pass, steps = self._pass, self._steps_to_go()
-        private._complete = False
+        private._complete, private._unseen = False, 0
+        private.engine.expect(0)
         private.engine.discard()
         self._ahead, self._left = copy.copy(self._sampler), steps
         self._drawn.clear()

@@ -43,7 +43,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from psac import accounting
+from psac import accounting, clipping_choice
 from psac.accounting import Ledger, PrivacyWarning
 from psac.batches import Loader
 from psac.clipping import PSAC, AdaptivePSAC, ClippingRule
@@ -92,6 +92,7 @@ def make_private(
     parameter names to rules; the default is `PSAC()`.  `physical_batch_size` limits memory and
     never changes the result.  `seed` makes a run that can be repeated, and is NOT private.
     """
+    rule: Clipping = PSAC() if clipping is None else clipping_choice.checked(clipping)
     records = dataset_of(dataset)
     plan = planned(
         num_records=len(records),
@@ -108,7 +109,7 @@ def make_private(
         optimizer,
         dataset,
         plan=plan,
-        clipping=PSAC() if clipping is None else clipping,
+        clipping=rule,
         physical_batch_size=physical_batch_size,
         loss_reduction=loss_reduction,
         batch_dim=batch_dim,
@@ -152,6 +153,7 @@ class Private:
         self._scale = self._adaptive.initial_scale if self._adaptive else 1.0
         self._below = 0.0  # samples of this logical batch below the scale, minus those above, / 2
         self._complete = False  # the physical batch that is out is the last of its logical batch
+        self._unseen = 0  # samples of earlier parts of this logical batch that had no backward
         self._closed = False
         # Told how many steps are spent, before a gradient is handed on.
         self.on_release: Callable[[int], None] | None = None
@@ -336,6 +338,7 @@ class Private:
     # A step
     def hand_out(self, num_samples: int, *, last: bool) -> None:
         """A physical batch is out: one backward of so many samples is welcome; for loaders."""
+        self._unseen += self._awaited()
         self.engine.expect(num_samples)
         self._complete = last
 
@@ -359,6 +362,7 @@ class Private:
             )
         if not self._complete and within_own_step(optimizer):
             return  # of a class whose step calls super().step(): the outer one has been here
+        self._refuse_without_backward()
         self._refuse_strangers(self.engine.names)
         parameters = self.engine.parameters
         for parameter in parameters.values():
@@ -373,7 +377,7 @@ class Private:
 
     def _release(self) -> dict[str, Tensor]:
         """The noisy mean gradient; from here on it counts as seen."""
-        below, self._below = self._below, 0.0
+        below, self._below, self._unseen = self._below, 0.0, 0
         bounds, sums = self.engine.bounds, self.engine.collect()
         if bounds != self._bounds:
             raise PrivacyError(
@@ -436,6 +440,20 @@ class Private:
     # Refusals
     def _optimized(self) -> dict[int, Tensor]:
         return {id(p): p for group in self.optimizer.param_groups for p in group["params"]}
+
+    def _awaited(self) -> int:
+        """Samples that are out and whose backward has not come."""
+        return (self.engine.expected or 0) if self.engine._backward_is_welcome() else 0
+
+    def _refuse_without_backward(self) -> None:
+        """Raises for a step that would spend privacy on noise alone, or leave samples out."""
+        if missing := self._unseen + self._awaited():
+            raise PrivacyError(
+                f"optimizer.step() was called, but {missing} of the samples that private.loader "
+                "handed out had no backward through the private model: the step would spend "
+                "privacy on noise. Nothing was spent. Call loss.backward(), or "
+                "private.backward(losses), on every batch before optimizer.step()."
+            )
 
     def _refuse_strangers(self, known: Container[int]) -> None:
         """Raises for what the optimizer would train that is not known, by its id."""

@@ -433,6 +433,19 @@ WRONG = {
     "physical zero": ({"physical_batch_size": 0}, "physical_batch_size is 0"),
     "reduction": ({"loss_reduction": "none"}, "'none' is unknown"),
     "steps": ({"steps": 0, "epochs": None}, "steps is 0"),
+    "clipping by name": ({"clipping": "psac"}, r"clipping is 'psac'.*psac\.PSAC\(\)"),
+    "clipping of Opacus": ({"clipping": "per_layer"}, r"'per_layer'.*'head\.\*': psac\.Abadi"),
+    "clipping by another name": ({"clipping": "psca"}, r"'psca'.*pass a rule such as psac\.PSAC"),
+    "clipping by a number": ({"clipping": 1.0}, r"clipping is 1\.0.*psac\.Abadi\(1\.0\)"),
+    "clipping by a function": ({"clipping": lambda n: 1 / (1 + n)}, r"psac\.Custom\(function"),
+    "clipping by a class": ({"clipping": psac.PSAC}, r"the class PSAC: call it, PSAC\(\)"),
+    "adaptive by its class": ({"clipping": psac.AdaptivePSAC}, "the class AdaptivePSAC: call it"),
+    "groups by a number": ({"clipping": {"*": 1.0}}, r"clipping\['\*'\] is 1\.0.*Abadi"),
+    "groups by name": ({"clipping": {"*": "psac"}}, r"clipping\['\*'\] is 'psac'.*PSAC\(\)"),
+    "groups by a class": ({"clipping": {"*": psac.Abadi}}, r"clipping\['\*'\] is the class Abadi"),
+    "groups that adapt": ({"clipping": {"*": psac.AdaptivePSAC()}}, "one scale for the whole"),
+    "groups by numbers": ({"clipping": {0: psac.PSAC()}}, "the key 0: it must be a pattern"),
+    "no groups": ({"clipping": {}}, "an empty mapping"),
 }
 
 
@@ -467,6 +480,48 @@ def test_a_step_on_part_of_a_batch_does_nothing():
         break
     assert private.step == 0
     assert torch.equal(weights(private.model), before)
+
+
+@pytest.mark.parametrize("physical", [None, 3])
+def test_a_step_without_a_backward_spends_nothing(physical):
+    """Else a forgotten backward turns the whole budget into noise."""
+    private = private_run(physical_batch_size=physical, noise_multiplier=1.0)
+    before = weights(private.model)
+    batches = iter(private.loader)
+    x, y, _ = next(batches)
+    F.cross_entropy(private.model(x), y)  # no backward
+    with pytest.raises(psac.PrivacyError, match=f"{len(x)} of the samples .* had no backward"):
+        private.optimizer.step()
+    assert private.step == private.ledger.steps == 0
+    assert torch.equal(weights(private.model), before)
+    F.cross_entropy(private.model(x), y).backward()  # it can be made good
+    private.optimizer.step()
+    assert private.step == (1 if physical is None else 0)
+
+
+def test_a_part_of_a_batch_without_a_backward_is_noticed_at_the_step():
+    private = private_run(physical_batch_size=3, noise_multiplier=1.0)
+    batches = iter(private.loader)
+    next(batches)  # forgotten
+    x, y, _ = next(batches)
+    F.cross_entropy(private.model(x), y).backward()
+    with pytest.raises(psac.PrivacyError, match="3 of the samples"):
+        private.optimizer.step()
+    assert private.step == private.ledger.steps == 0
+    train(private)  # a new pass is free of it
+    assert private.step == 5
+
+
+def test_samples_that_are_not_finite_and_passes_given_up_are_no_forgotten_backwards():
+    private = private_run(noise_multiplier=1.0, physical_batch_size=3, batch_size=2, epochs=1)
+    for x, y, _ in private.loader:
+        F.cross_entropy(private.model(x * math.nan), y).backward()
+        private.optimizer.step()
+        break
+    for _ in private.loader:
+        break  # before its backward
+    train(private)  # with empty draws, which the loader steps by itself
+    assert private.step == private.ledger.steps == 20
 
 
 def test_a_second_step_on_the_same_batch_does_nothing():
