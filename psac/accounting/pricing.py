@@ -9,10 +9,11 @@ rdp    Renyi divergences, by dp-accounting: an upper bound that is larger, for c
 Either gives an upper bound.  Gaussian DP by the central limit theorem gives none, and is refused.
 """
 
+import contextlib
 import dataclasses
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from psac.accounting import losses
@@ -173,3 +174,11 @@ def with_warning(epsilon: float) -> float:
             stacklevel=3,
         )
     return epsilon
+
+
+@contextlib.contextmanager
+def quietly() -> Iterator[None]:
+    """Within, prices come without warnings: for those that were given before."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PrivacyWarning)
+        yield

@@ -53,6 +53,7 @@ def compare(
     place = folder or Path("runs") / f"compare-{Path(recipe).stem}"
     with typed():
         jobs = _jobs(recipe, rule or RULES, repeats, settings, place)
+        _refuse_another_comparison(jobs, place)
     if not trained(jobs, title="runs", processes=processes):
         raise typer.Exit(1)
     _tell(jobs, place)
@@ -64,12 +65,30 @@ def _jobs(
     """All rules once, then all of them again."""
     from psac.training import Job
 
+    for text in rules:
+        if rules.count(text) > 1:
+            raise ValueError(f"--rule {text} is given twice. For more runs of it: --repeats.")
     wanted = [(text.replace(":", "-").replace(",", "-"), _of_rule(text)) for text in rules]
     return [
         Job(_recipe(name, settings | own, repeat), place / f"{label}-{repeat + 1}")
         for repeat in range(repeats)
         for label, own in wanted
     ]
+
+
+def _refuse_another_comparison(jobs: list[Job], place: Path) -> None:
+    """Before the first run: half of a comparison in the folder of another one is of no use."""
+    from psac.training import Run
+
+    for job in jobs:
+        run = Run(job.folder)
+        differences = run.recipe().differences(job.recipe) if run.started else []
+        if differences:
+            raise ValueError(
+                f"{place} holds another comparison: {job.folder.name} was started with other "
+                f"settings ({'; '.join(differences)}). Give the settings of then, or take another "
+                "--folder. Nothing was trained."
+            )
 
 
 def _of_rule(text: str) -> dict[str, Any]:

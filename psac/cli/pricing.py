@@ -12,6 +12,7 @@ import typer
 from rich.markup import escape
 
 import psac
+from psac.accounting.pricing import quietly
 from psac.cli import curve, schemes
 from psac.cli.budget import Budget
 from psac.cli.console import as_typed, console, errors
@@ -50,7 +51,8 @@ def calibrate(
     with typed(), errors.status("calibrating"):
         plan = asked.plan()
         noise = psac.calibrate(epsilon=epsilon, **plan)
-        spent = psac.epsilon(noise_multiplier=noise, **plan)
+        with quietly():  # calibrate has warned
+            spent = psac.epsilon(noise_multiplier=noise, **plan)
     found = {"noise_multiplier": noise, "epsilon": spent, **plan}
     _tell(found, asked, output, number=noise, target=epsilon)
 

@@ -7,7 +7,6 @@ under the relation it names; epsilons under different relations are not the same
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +14,7 @@ from rich import box
 from rich.table import Table
 
 import psac
+from psac.accounting.pricing import quietly
 from psac.accounting.schemes import REFUSED
 from psac.cli.budget import Budget
 from psac.reporting import numerals
@@ -32,8 +32,7 @@ METHODS = {
 def compared(asked: Budget, noise_multiplier: float, epsilon: float) -> list[dict[str, Any]]:
     """For each scheme, what this noise costs, and which noise would keep this epsilon."""
     rows = []
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", psac.PrivacyWarning)  # a large epsilon is what it shows
+    with quietly():  # a large epsilon is what it shows
         for (sampling, relation), method in METHODS.items():
             row: dict[str, Any] = {"sampling": sampling, "relation": relation, "method": method}
             plan = asked.plan(sampling=sampling, relation=relation)

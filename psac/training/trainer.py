@@ -19,11 +19,13 @@ Guarantees:
 
 from __future__ import annotations
 
+import contextlib
 import os
 import warnings
 from typing import Any
 
 from psac.accounting import PrivacyWarning
+from psac.accounting.pricing import quietly
 from psac.checkpoint import journal_of, load_checkpoint, save_checkpoint
 from psac.training.assembly import (
     device_of,
@@ -165,12 +167,18 @@ class Trainer:
             "expected_batch_size": plan.expected_batch_size,
             "noise_multiplier": plan.noise_multiplier,
             "delta": plan.delta,
-            "planned_epsilon": private.planned_epsilon(),
+            "planned_epsilon": self._planned_epsilon(),
             "sampling": plan.sampling.name,
             "relation": plan.sampling.relation,
             "rule": repr(private.clipping),
             "secure": private.ledger.secure,
         }
+
+    def _planned_epsilon(self) -> float:
+        """The one place that warns of a large epsilon or delta, unless the calibration has."""
+        warned = self.recipe.epsilon is not None
+        with quietly() if warned else contextlib.nullcontext():
+            return self.private.planned_epsilon()
 
     # Training
     def _train_one_epoch(self, interruption: Interruption) -> None:
@@ -215,7 +223,8 @@ class Trainer:
     def _epsilon(self) -> float:
         spent = self.private.ledger.steps
         if spent not in self._prices:
-            self._prices[spent] = self.private.epsilon()
+            with quietly():  # the plan was warned of
+                self._prices[spent] = self.private.epsilon()
         return self._prices[spent]
 
     def _place(self) -> dict[str, Any]:

@@ -67,11 +67,23 @@ def test_runs_without_a_seed_are_private_and_go_on(call, place, at_once):
     assert run.summary()["secure"] is True
 
 
+def test_a_folder_with_another_comparison_is_refused_as_a_whole(call, place, at_once):
+    words = ("compare", "mine.toml", "--rule", "psac", "--physical-batch-size", "64")
+    assert call(*words, "--epochs", "0.5", "--repeats", "1").code == 0
+    refused = call(*words, "--epochs", "1", "--repeats", "2")
+    assert refused.code == 2
+    assert "runs/compare-mine holds another comparison: psac-1" in refused.message
+    assert "epochs: 0.5 -> 1.0" in refused.message
+    assert not (place / "runs" / "compare-mine" / "psac-2").exists()
+    assert call(*words, "--epochs", "0.5", "--repeats", "2").code == 0  # more of the same
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (("compare", "mine.toml", "--rule", "psca"), "Did you mean 'psac'"),
         (("compare", "mine.toml", "--rule", "psac:epochs=3"), "'epochs' is none of r, bound"),
+        (("compare", "mine.toml", *["--rule", "psac"] * 2), "--rule psac is given twice"),
         (("compare", "mine.toml", "--rule", "psac:r=much"), "r is 'much', not a number"),
         (("sweep", "mine.toml"), "one of them"),
         (("sweep", "mine.toml", "--try", "r=1,2", "--range", "r=1:2"), "one of them"),

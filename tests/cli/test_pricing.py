@@ -133,3 +133,9 @@ def test_no_noise_is_infinite_and_not_drawn(call):
     assert "epsilon infinite" in done.out
     assert json.loads(call("epsilon", "0", *OPTIONS, "--json").out)["epsilon"] is None
     assert call("epsilon", "0", *OPTIONS, "--quiet").out == f"{math.inf}\n"
+
+
+@pytest.mark.filterwarnings("always::psac.PrivacyWarning")
+def test_a_large_budget_is_warned_of_once(call):
+    found = call("calibrate", "20", "--sampling-rate", "0.1", "--steps", "3", "--delta", "1e-5")
+    assert found.err.count("Warning: epsilon is 20") == 1

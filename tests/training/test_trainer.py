@@ -9,7 +9,9 @@ import signal
 import subprocess
 import sys
 import threading
+import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -234,6 +236,18 @@ def test_a_run_without_noise_has_no_finite_epsilon_and_says_null(tmp_path):
         run = train(recipe(noise_multiplier=0.0, epochs=1), tmp_path / "run")
     assert run.summary()["epsilon"] is None
     assert "Infinity" not in run.metrics_path.read_text()
+
+
+@pytest.mark.parametrize("budget", [{"epsilon": 20.0}, {"noise_multiplier": 0.5}])
+def test_a_large_epsilon_and_a_large_delta_are_warned_of_once(tmp_path, budget, monkeypatch):
+    cached: Any = pricing.price  # see `quickly`; calibration gives it lists
+    monkeypatch.setattr(pricing, "price", cached.__wrapped__)
+    settings = {"noise_multiplier": None, "delta": 0.01, "batch_size": 60, "rule": "psac"} | budget
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        train(recipe(**settings), tmp_path / "run")
+    told = [str(w.message)[:7] for w in caught if issubclass(w.category, psac.PrivacyWarning)]
+    assert sorted(told) == ["delta i", "epsilon"]
 
 
 def test_empty_draws_are_steps_too(tmp_path):
