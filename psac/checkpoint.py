@@ -75,6 +75,7 @@ def save_checkpoint(
         "private": private.state_dict(),
         "model": private.model.state_dict(),
         "optimizer": private.optimizer.state_dict(),
+        "optimizer_type": type(private.optimizer).__name__,
         "others": {name: other.state_dict() for name, other in others.items()},
         "random": random_state(),
         "extra": dict(extra or {}),
@@ -100,6 +101,7 @@ def load_checkpoint(
             f"{sorted(others)}: pass the same."
         )
     refuse_other_model(path, content["model"], private.model.state_dict())
+    refuse_other_optimizer(path, content, private.optimizer)
     spent = spent_beside(path, content["private"].get("id"))
     private.load_state_dict(content["private"])
     private.model.load_state_dict(content["model"])
@@ -179,6 +181,19 @@ def refuse_other_model(path: Path, saved: Mapping[str, Tensor], own: Mapping[str
         wrong = sorted(k for k in shapes.keys() | found.keys() if shapes.get(k) != found.get(k))
         raise CheckpointError(
             f"{path} holds another model: {wrong[:5]} differ. Build the model as it was built then."
+        )
+
+
+def refuse_other_optimizer(
+    path: Path, content: Mapping[str, Any], own: torch.optim.Optimizer
+) -> None:
+    """Before anything is changed: torch takes the state of any, and fails in the next step."""
+    kind = type(own).__name__
+    saved = content.get("optimizer_type", kind)  # older files do not say
+    if saved != kind:
+        raise CheckpointError(
+            f"{path} was saved with the optimizer {saved} and is loaded into {kind}: make the "
+            "optimizer as it was made then."
         )
 
 

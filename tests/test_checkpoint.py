@@ -373,6 +373,11 @@ def test_other_files_and_other_runs_are_refused_before_anything_changes(tmp_path
         psac.load_checkpoint(tmp_path / "other", private, scheduler=scheduler)
     with pytest.raises(CheckpointError, match=r"saved with \['scheduler'\]"):
         psac.load_checkpoint(path, private)
+    own = private.optimizer
+    private.optimizer = torch.optim.Adam(private.model.parameters())
+    with pytest.raises(CheckpointError, match="the optimizer NAdam and is loaded into Adam"):
+        psac.load_checkpoint(path, private, scheduler=scheduler)
+    private.optimizer = own
     before = weights(private)
     private.model.append(nn.Linear(3, 3))
     with pytest.raises(CheckpointError, match=r"another model: \['4\.bias', '4\.weight'\]"):

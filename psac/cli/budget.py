@@ -33,7 +33,9 @@ Delta = Annotated[
 SamplingName = Annotated[
     str,
     typer.Option(
-        "--sampling", help="How batches are drawn.", autocompletion=names.completer(names.samplings)
+        "--sampling",
+        help=f"How batches are drawn. {names.one_of(names.samplings)}",
+        autocompletion=names.completer(names.samplings),
     ),
 ]
 Relation = Annotated[

@@ -14,7 +14,7 @@ from psac.cli.crowd import say_where, trained
 from psac.cli.mistakes import typed
 from psac.cli.options import Processes, RecipeName, made_from_options
 from psac.cli.progress import price
-from psac.cli.settings import settings
+from psac.cli.settings import loaded, settings
 from psac.cli.together import price_of_all
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def compare(
         list[str] | None,
         typer.Option(
             help="A rule, with settings of its own after a colon: auto_s:r=0.01,learning_rate=2. "
-            "Repeat for more.",
+            f"Repeat for more. {names.one_of(names.choices_of('rule'))}",
             show_default=", ".join(RULES),
             autocompletion=names.completer(names.choices_of("rule")),
         ),
@@ -107,14 +107,13 @@ def _of_rule(text: str) -> dict[str, Any]:
 
 
 def _recipe(name: str, settings: dict[str, Any], repeat: int) -> Recipe:
-    from psac.training import load_recipe
     from psac.training.splits import refuse_unknown_data
 
-    recipe = load_recipe(name, **settings)
+    recipe = loaded(name, settings)
     refuse_unknown_data(recipe)
     if recipe.seed is None:
         return recipe
-    return load_recipe(name, **(settings | {"seed": recipe.seed + repeat}))
+    return loaded(name, settings | {"seed": recipe.seed + repeat})
 
 
 def _tell(jobs: list[Job], place: Path) -> None:

@@ -20,6 +20,11 @@ def completer(names: Names) -> Callable[[str], list[str]]:
     return complete
 
 
+def one_of(names: Names) -> str:
+    """For --help."""
+    return f"One of {', '.join(sorted(names()))}."
+
+
 def recipes() -> list[str]:
     from psac.training import shipped
 

@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import os
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, NamedTuple
 
 import typer
@@ -52,7 +54,9 @@ SETTINGS: dict[str, Row] = {
     "sampling": Row(PRIVACY, "How batches are drawn.", names.samplings),
     "batch_size": Row(OPTIMIZATION, "The expected size of a batch."),
     "epochs": Row(OPTIMIZATION, "How often each record is seen, on average."),
-    "copies": Row(OPTIMIZATION, "As how many pictures one is seen, for as many times the time."),
+    "copies": Row(
+        OPTIMIZATION, "Number of shifted copies per picture; training takes that many times longer."
+    ),
     "shift": Row(OPTIMIZATION, "By how many pixels such copies are moved, at most."),
     "optimizer": Row(OPTIMIZATION, "Of torch.", names.choices_of("optimizer")),
     "learning_rate": Row(OPTIMIZATION, "At the beginning."),
@@ -72,7 +76,7 @@ def _option(field: dataclasses.Field) -> inspect.Parameter:
     )
     option = typer.Option(
         f"--{name.replace('_', '-')}",
-        help=row.about,
+        help=_help(name, row),
         rich_help_panel=row.panel,
         show_default=False if default is None else str(default),
         autocompletion=names.completer(row.names) if row.names else None,
@@ -86,12 +90,10 @@ def _option(field: dataclasses.Field) -> inspect.Parameter:
     )
 
 
-def _help(field: dataclasses.Field, row: Row) -> str:
-    text = row.about
-    if row.names and field.name != "data":  # which can be a path as well
-        text += f" One of {', '.join(sorted(row.names()))}."
-    default = row.default or field.default
-    return text if default in (dataclasses.MISSING, None) else f"{text} Default: {default}."
+def _help(name: str, row: Row) -> str:
+    """What it means, and which names it takes; those of data are many, and a command lists them."""
+    named = row.names is not None and name != "data"
+    return f"{row.about} {names.one_of(row.names)}" if named else row.about  # type: ignore[arg-type]
 
 
 def _type(name: str) -> Any:
@@ -114,6 +116,26 @@ def settings(**options: Any) -> dict[str, Any]:
 settings.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
     [_option(field) for field in dataclasses.fields(Recipe)]
 )
+
+
+def loaded(recipe: str | os.PathLike[str], given: Mapping[str, Any]) -> Recipe:
+    """The recipe with what was typed in place of its settings; errors name the option."""
+    from psac.training import load_recipe
+
+    try:
+        return load_recipe(recipe, **given)
+    except (TypeError, ValueError) as error:
+        raise type(error)(by_options(str(error), given)) from error
+
+
+def by_options(message: str, given: Iterable[str]) -> str:
+    """A message about a setting that was typed as an option names it so.
+
+    >>> by_options("batch_size is 0: it must be 1 or above.", ["batch_size"])
+    '--batch-size is 0: it must be 1 or above.'
+    """
+    first, _, rest = message.partition(" ")
+    return f"--{first.replace('_', '-')} {rest}" if first in given else message
 
 
 def _pair(option: str, text: str) -> tuple[str, Any]:

@@ -29,7 +29,7 @@ class Plan:
     def of(
         cls, name: str, tries: list[str], ranges: list[str], runs: float, settings: dict[str, Any]
     ) -> Plan:
-        from psac.training import load_recipe
+        from psac.cli.settings import loaded
         from psac.training.splits import refuse_unknown_data
 
         if bool(tries) == bool(ranges):
@@ -37,7 +37,7 @@ class Plan:
                 "give --try (a grid, such as learning_rate=1,2,4) or --range (at random, such as "
                 "learning_rate=0.1:10), one of them."
             )
-        recipe = load_recipe(name, **settings)
+        recipe = loaded(name, settings)
         refuse_unknown_data(recipe)
         choices = dict(_numbers(text, ",") for text in tries)
         ends = dict(_numbers(text, ":") for text in ranges)

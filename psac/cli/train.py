@@ -19,7 +19,7 @@ from psac.cli.console import as_typed, console, errors
 from psac.cli.mistakes import typed
 from psac.cli.options import made_from_options
 from psac.cli.progress import price
-from psac.cli.settings import settings
+from psac.cli.settings import by_options, loaded, settings
 from psac.cli.view import view_of
 from psac.reporting import numerals
 from psac.training.observer import Observer, Silent, Together
@@ -95,17 +95,34 @@ def _folder(recipe: str | None, run: Path | None, settings: dict[str, Any]) -> t
 
 
 def _recipe(name: str | None, folder: Path, resume: bool, settings: dict[str, Any]) -> Recipe:
-    from psac.training import Recipe, Run, load_recipe
+    from psac.training import Run
     from psac.training.splits import refuse_unknown_data
 
     if name is not None:
-        chosen = load_recipe(name, **settings)
-    elif resume and Run(folder).started:
-        chosen = load_recipe(Run(folder).recipe_path, **settings)
+        chosen = loaded(name, settings)
+    elif resume:
+        Run(folder).refuse_empty()
+        chosen = loaded(Run(folder).recipe_path, settings)
     else:
-        chosen = Recipe.from_settings(settings)
+        chosen = _by_options_alone(settings)
     refuse_unknown_data(chosen)
     return chosen
+
+
+def _by_options_alone(settings: dict[str, Any]) -> Recipe:
+    from psac.training import Recipe
+    from psac.training.recipe import NEEDED
+
+    missing = [f"--{name.replace('_', '-')}" for name in NEEDED if name not in settings]
+    if missing:
+        raise ValueError(
+            f"{', '.join(missing)} missing: without a recipe, each of them is needed. "
+            "`psac recipes` lists recipes."
+        )
+    try:
+        return Recipe.from_settings(settings)
+    except (TypeError, ValueError) as error:
+        raise type(error)(by_options(str(error), settings)) from error
 
 
 def _logged(folder: Path, tensorboard: bool) -> contextlib.AbstractContextManager[Observer]:

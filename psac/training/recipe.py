@@ -63,6 +63,16 @@ ALLOWED: dict[str, Callable[[float], bool]] = {
     "above 0 and below 1": lambda value: 0 < value < 1,
     "from 0 to below 1": lambda value: 0 <= value < 1,
 }
+OTHER_WORDS = {  # of torch, Opacus and papers
+    "lr": "learning_rate",
+    "max_grad_norm": "bound",
+    "clip": "bound",
+    "sigma": "noise_multiplier",
+    "target_epsilon": "epsilon",
+    "target_delta": "delta",
+    "steps": "epochs",
+    "max_physical_batch_size": "physical_batch_size",
+}
 NEEDED = ("data", "model", "batch_size", "epochs", "learning_rate")
 
 
@@ -164,8 +174,25 @@ class Recipe:
     @classmethod
     def from_toml(cls, path: str | os.PathLike[str], **overrides: Any) -> Recipe:
         """The recipe in the file, with some settings replaced (see overriding.py)."""
-        settings = overridden(toml.read(Path(path)), overrides)
-        return cls.from_settings(settings, place=f"{path}: ")
+        written = toml.read(Path(path))
+        settings = overridden(written, overrides)
+        try:
+            return cls.from_settings(settings)
+        except (TypeError, ValueError) as error:
+            if cls._is_to_blame(written, overrides, str(error)):
+                raise type(error)(f"{path}: {error}") from error
+            raise
+
+    @classmethod
+    def _is_to_blame(cls, written: Mapping[str, Any], given: Mapping[str, Any], error: str) -> bool:
+        """Whether a file is wrong by itself, and not what was given in place of its settings."""
+        if error.split()[0] in given:
+            return False
+        try:
+            cls.from_settings(written)
+        except (TypeError, ValueError):
+            return True
+        return not given
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any], *, place: str = "") -> Recipe:
@@ -243,5 +270,8 @@ def _unknown(what: str, name: str, known: Iterable[str]) -> str:
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """The nearest name that is known, as a question, or nothing."""
+    meant = OTHER_WORDS.get(str(name).lower())
+    if meant in known:
+        return f" Did you mean '{meant}'?"
     close = difflib.get_close_matches(str(name).lower(), list(known), n=1)
     return f" Did you mean '{close[0]}'?" if close else ""

@@ -24,6 +24,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -184,16 +185,22 @@ class Run:
 
     def refuse_other(self, recipe: Recipe) -> None:
         """A folder without a run, or with that of another recipe."""
-        if not self.started:
-            raise RunError(
-                f"{self.folder} holds no run to go on with. To start one, do not ask to resume."
-            )
+        self.refuse_empty()
         differences = self.recipe().differences(recipe)
         if differences:
             raise RunError(
                 f"the run in {self.folder} was started with another recipe "
-                f"({'; '.join(differences)}). Go on with its own, Run(folder).recipe(), or start "
-                "a new run in another folder, with a budget of its own."
+                f"({'; '.join(differences)}). Go on with its own, without other options: "
+                f"{shlex.join(['psac', 'train', '--run', str(self.folder), '--resume'])}, or "
+                "train(Run(folder).recipe(), folder, resume=True) in Python; or start a new run in "
+                "another folder, with a budget of its own."
+            )
+
+    def refuse_empty(self) -> None:
+        """A folder without a run."""
+        if not self.started:
+            raise RunError(
+                f"{self.folder} holds no run to go on with. To start one, do not ask to resume."
             )
 
     def enter(self, recipe: Recipe, environment: Mapping[str, Any]) -> None:

@@ -9,7 +9,9 @@ import signal
 import pytest
 
 from psac.cli.settings import SETTINGS
+from psac.sampling import SCHEMES
 from psac.training import Recipe, Run
+from psac.training.recipe import CHOICES
 
 SHORT = ("--epochs", "0.2", "--physical-batch-size", "64")
 DIRECT = (
@@ -23,6 +25,24 @@ def test_every_setting_of_a_recipe_is_an_option_and_nothing_else_is(call):
     shown = call("train", "--help").out
     for name in SETTINGS:
         assert f"--{name.replace('_', '-')} " in shown
+
+
+def test_help_says_which_names_an_option_takes(call):
+    shown = " ".join(call("train", "--help").out.replace("│", " ").split())
+    for name, known in CHOICES.items():
+        about = shown[shown.index(f"--{name} ") :]
+        listed = about[about.index("One of ") :].partition(".")[0]
+        assert listed == f"One of {', '.join(sorted(known))}"
+    listed = shown[shown.index("--sampling ") :]
+    assert f"One of {', '.join(sorted(SCHEMES))}" in listed
+
+
+def test_a_run_that_goes_on_with_other_settings_says_how_to_go_on(call, place):
+    assert call("train", "mine.toml", *SHORT).code == 0
+    refused = call("train", "mine.toml", "--epochs", "3", "--resume")
+    assert refused.code == 1
+    assert "epochs: 0.2 -> 3.0" in refused.message
+    assert "psac train --run runs/mine --resume" in refused.message
 
 
 def test_every_option_reaches_the_recipe(call, place, monkeypatch):
@@ -128,13 +148,16 @@ def test_an_occupied_folder_is_a_failure_and_says_how_to_go_on(call, place):
         (("mine.toml", "--data", "fashon-mnist"), "Did you mean 'fashion-mnist'?"),
         (("mine.toml", "--model", "resnet"), "Did you mean 'resnet9'?"),
         (("mine.toml", "--sampling", "poison"), "Did you mean 'poisson'?"),
-        (("mine.toml", "--epochs", "-1"), "epochs is -1.0: it must be finite, above 0"),
+        (("mine.toml", "--epochs", "-1"), "Invalid value: --epochs is -1.0: it must be finite"),
+        (("mine.toml", "--batch-size", "0"), "Invalid value: --batch-size is 0"),
+        ((*DIRECT, "--r", "-1"), "Invalid value: --r is -1.0"),
+        (("--run", "nothere", "--resume"), "nothere holds no run to go on with"),
         (("mine.toml", "--epochs", "many"), "unable to parse string as a number"),
         (("mine.toml", "--epoch", "1"), "No such option: --epoch"),
         (("mine.toml", "--data-settings", "size"), "give NAME=VALUE"),
         (("mine.toml", "--quiet", "--json"), "exclude each other"),
         ((), "give a recipe"),
-        (("--data", "records"), "model, batch_size, epochs, learning_rate missing"),
+        (("--data", "records"), "--model, --batch-size, --epochs, --learning-rate missing"),
         (("--resume",), "give a recipe"),
     ],
 )

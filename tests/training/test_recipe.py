@@ -104,6 +104,29 @@ def test_wrong_settings_are_refused_with_what_is_allowed(settings, message):
         recipe(**settings)
 
 
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"epochs": -3}, "epochs is -3: it"),
+        ({"rule": "psca"}, "rule 'psca' is unknown"),
+        ({"shift": 1}, "copies is 1 and shift 1"),  # named by another setting than the one given
+    ],
+)
+def test_errors_of_settings_that_were_given_do_not_blame_the_file(tmp_path, given, message):
+    path = tmp_path / "mine.toml"
+    path.write_text(recipe().to_toml())
+    with pytest.raises(ValueError, match=f"^{message}"):
+        Recipe.from_toml(path, **given)
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"), [("lr", "learning_rate"), ("max_grad_norm", "bound"), ("epoch", "epochs")]
+)
+def test_words_of_other_libraries_lead_to_the_setting_that_is_meant(word, meant):
+    with pytest.raises(ValueError, match=rf"setting '{word}' is unknown.*Did you mean '{meant}'\?"):
+        Recipe.from_settings({word: 1})
+
+
 def test_errors_of_a_file_name_the_file(tmp_path):
     path = tmp_path / "mine.toml"
     text = recipe().to_toml()
@@ -116,6 +139,8 @@ def test_errors_of_a_file_name_the_file(tmp_path):
     path.write_text(text.replace("epochs = 3.0", "epochs = -3.0"))
     with pytest.raises(ValueError, match=r"mine\.toml: epochs is -3"):
         Recipe.from_toml(path)
+    with pytest.raises(ValueError, match=r"mine\.toml: epochs is -3"):
+        Recipe.from_toml(path, r=0.5)
     path.write_text("data = ")
     with pytest.raises(ValueError, match=r"mine\.toml is no TOML file"):
         Recipe.from_toml(path)
