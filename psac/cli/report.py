@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.markup import escape
 
-from psac.cli.console import as_typed, console
+from psac.cli.console import as_typed, console, errors
 
 
 def report(
@@ -23,4 +24,15 @@ def report(
     from psac.reporting import report as write
 
     page = write(runs if len(runs) > 1 else runs[0], output=output, publish=publish)
+    _repeat_warnings(runs)
     console.print(as_typed(page), soft_wrap=True)
+
+
+def _repeat_warnings(folders: list[Path]) -> None:
+    """What the page warns of: who makes it in the terminal may not open it."""
+    from psac.reporting.head import warnings
+    from psac.reporting.runs import read
+
+    for folder in folders:
+        for warning in warnings(read(folder)):
+            errors.print(f"[yellow]{escape(f'{folder}: {warning}')}[/]", soft_wrap=True)

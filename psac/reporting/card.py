@@ -46,6 +46,14 @@ NOT_COVERED = (
     "a person behind several records, who is protected less",
     "time and other side channels of the computer that trained",
 )
+ABOUT = (
+    "What was guaranteed, to whom, under which assumptions, and what was not. These facts may be "
+    "published with the model."
+)
+WITHOUT_LEDGER = (
+    "There is no ledger that can be read, so nothing is guaranteed. The rest is what the run wrote "
+    "of itself: do not publish the model by it."
+)
 OTHER_DELTAS = (1e-4, 1e-6, 1e-8)
 UNKNOWN = "not written"
 
@@ -57,7 +65,7 @@ def card(run: Run) -> Html:
         "What is protected": "One record, that is one training example.",
         "Neighbouring data": RELATIONS.get(relation(run) or "", relation(run) or UNKNOWN),
         "Data covered": _data(run),
-        "Releases covered": _releases(run),
+        "Releases covered": _releases(run) if run.ledger is not None else UNKNOWN,
         "Tuning": join(element("b", "Not included."), TUNING),
         "Accountant": ACCOUNTANT if run.ledger is not None else UNKNOWN,
         "Sampling": _sampling(run),
@@ -75,8 +83,7 @@ def card(run: Run) -> Html:
         element("h2", "Privacy card"),
         element(
             "p",
-            "What was guaranteed, to whom, under which assumptions, and what was not. These facts "
-            "may be published with the model.",
+            ABOUT if run.ledger is not None else WITHOUT_LEDGER,
             class_="about",
         ),
         element("dl", body, class_="card"),
@@ -157,6 +164,8 @@ def _sampling(run: Run) -> str:
         )
     elif rate is not None:
         text += f" Rate {numerals.rounded(rate, 4)}."
+    if run.ledger is None:
+        return text
     return f"{text} The accountant assumes what was done: the draws are exactly of this law."
 
 

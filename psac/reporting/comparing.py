@@ -151,8 +151,8 @@ def _table(found: Sequence[Group]) -> Html:
         element("h2", "Runs"),
         element("p", f"The same in all: {same}.", class_="about") if same else None,
         table(["run", *names], rows, caption="Runs", texts=["rule"]),
-        element("h3", "Over seeds", style="margin:30px 0 8px") if means else None,
-        table(head, means, caption="Means over seeds") if means else None,
+        element("h3", "Over runs", style="margin:30px 0 8px") if means else None,
+        table(head, means, caption="Means over runs") if means else None,
         id="runs",
     )
 
@@ -191,7 +191,7 @@ def _tests(found: Sequence[Group]) -> Html | None:
         known = {group.runs[0].recipe.get("rule") for group in found if group.mean is not None}
         if len(known) < 2:
             return None
-        reason = "No test: it takes two finished runs with different seeds for each of two rules."
+        reason = "No test: it takes two finished runs for each of two rules."
         return element("section", element("h2", "Is it chance?"), element("p", reason))
     return element(
         "section",
@@ -199,7 +199,7 @@ def _tests(found: Sequence[Group]) -> Html | None:
         element(
             "p",
             "Welch's test of the difference in mean accuracy between rules, in percentage points, "
-            "over seeds. A small p means that seeds alone would rarely make such a difference; "
+            "over runs. A small p means that chance alone would rarely make such a difference; "
             f"Holm's column accounts for {numerals.plural(len(tested), 'comparison')}.",
             class_="about",
         ),

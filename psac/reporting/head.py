@@ -17,14 +17,15 @@ from psac.reporting.runs import Run, number
 MISSING = "\N{EN DASH}"
 DO_NOT_PUBLISH = join(
     element("span", "do not publish", class_="tag bad"),
-    "The last section was computed from private records without noise; publish=True leaves it out.",
+    "The last section was computed from private records without noise; `psac report --publish`, or "
+    "publish=True in Python, leaves it out.",
 )
 
 
 def head(run: Run, meaning: Meaning | None, *, publish: bool) -> Html:
     return element(
         "header",
-        element("p", "Report of a private training run", class_="kicker"),
+        element("p", f"Report of a {_kind(run)}training run", class_="kicker"),
         element("h1", run.title),
         element("p", _facts(run), class_="facts"),
         None if publish else element("p", DO_NOT_PUBLISH, class_="facts"),
@@ -32,6 +33,22 @@ def head(run: Run, meaning: Meaning | None, *, publish: bool) -> Html:
         _verdict(run, meaning),
         element("dl", _tiles(run, meaning), class_="tiles"),
     )
+
+
+def _kind(run: Run) -> str:
+    """What the title may call the run."""
+    proved = run.secure is True and run.epsilon is not None and math.isfinite(run.epsilon)
+    return "private " if proved else ""
+
+
+def warnings(run: Run) -> list[str]:
+    """The page's banners and verdict in sentences, where they warn: for the terminal."""
+    said = verdict(run, None)[:1] if not _kind(run) else []
+    if not run.finished:
+        said.append("This run is not finished.")
+    if _large_delta(run) is not None:
+        said.append(f"Delta is too large: {numerals.delta(run.delta or 1.0)}.")
+    return [*said, *run.notes]
 
 
 def _facts(run: Run) -> str:
@@ -186,7 +203,7 @@ def _tiles(run: Run, meaning: Meaning | None) -> list[Html]:
 
 def _epsilon_note(run: Run) -> str:
     if run.epsilon is None or run.delta is None:
-        return "neither priced nor written"
+        return "unknown: there is no ledger, or no delta"
     if run.secure is False:
         return f"at delta {numerals.delta(run.delta)}, if it were not seeded"
     return f"at delta {numerals.delta(run.delta)}; tuning is not included"

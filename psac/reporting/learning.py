@@ -50,7 +50,7 @@ def learning(run: Run) -> Html:
             "p",
             "Measured after each epoch"
             + ("." if run.on_private_records else " on public test data.")
-            + " Along the top: the epsilon spent by then.",
+            + (" Along the top: the epsilon spent by then." if run.epsilon is not None else ""),
             class_="about",
         )
         if figures

@@ -16,12 +16,12 @@ from psac.reporting.plots import Mark, Point
 from psac.reporting.statistics import Group
 
 APART = 0.012  # of the axis, between dots that would cover each other
-BARS = "Means over seeds; bars are one standard deviation from seed to seed."
+BARS = "Means over runs; bars are one standard deviation from run to run."
 ONE_RUN_EACH = "One run each: small differences may be luck."
 
 
 def against_epsilon(found: Sequence[Group]) -> Html | None:
-    """Means over seeds with their deviation; budgets of the same settings are joined."""
+    """Means over runs with their deviation; budgets of the same settings are joined."""
     rows = [(g, g.epsilon, g.mean) for g in found if g.epsilon is not None and g.mean is not None]
     if not rows:
         return None
@@ -99,7 +99,7 @@ def curves(found: Sequence[Group]) -> Html | None:
             y,
             marks,
             title="Learning curves",
-            explanation="Bold: the mean over seeds. Faint: each run."
+            explanation="Bold: the mean over runs. Faint: each run."
             if _repeated(found)
             else ONE_RUN_EACH,
             description="; ".join(ends),

@@ -8,9 +8,9 @@
     predictions.json   mistakes on public test data
 
 Guarantees: what can be read is read, and `notes` says what could not; a line that was cut off by a
-kill is left out.  Epsilon is that of the ledger, priced anew: what the run wrote of it is used only
-where there is no ledger.  `Run.published` holds nothing that was computed from private records
-without noise, by a list of what may stay, so that no later step can show it.
+kill is left out.  Epsilon is that of the ledger, priced anew; without a ledger there is none, as
+nothing proves what the run wrote of it.  `Run.published` holds nothing that was computed from
+private records without noise, by a list of what may stay, so that no later step can show it.
 """
 
 from __future__ import annotations
@@ -170,7 +170,14 @@ def read(folder: Path) -> Run:
     if run.finished and not run.on_private_records:
         notes += late
     run = dataclasses.replace(run, ledger=_caught_up(run, notes))
-    return dataclasses.replace(run, epsilon=_epsilon(run, notes), notes=tuple(notes))
+    epsilon = _epsilon(run, notes)
+    if epsilon is None:  # what the lines say of it is as little proved
+        run = dataclasses.replace(run, evaluations=_unpriced(run.evaluations))
+    return dataclasses.replace(run, epsilon=epsilon, notes=tuple(notes))
+
+
+def _unpriced(lines: Iterable[Mapping[str, Any]]) -> tuple[Mapping[str, Any], ...]:
+    return tuple(_only(line, line.keys() - {"epsilon"}) for line in lines)
 
 
 def _refuse(folder: Path) -> None:
@@ -251,13 +258,17 @@ def _caught_up(run: Run, notes: list[str]) -> Ledger | None:
 
 
 def _epsilon(run: Run, notes: list[str]) -> float | None:
-    """What was spent, by the ledger, or else by the last line that says so."""
-    lines = [run.summary, run.end, *reversed(run.evaluations), *reversed(run.steps)]
-    written = number(first(*(line.get("epsilon") for line in lines)))
+    """What was spent, by the ledger; unknown without one."""
     if run.ledger is None or run.delta is None:
+        lines = [run.summary, run.end, *reversed(run.evaluations), *reversed(run.steps)]
+        written = number(first(*(line.get("epsilon") for line in lines)))
         if written is not None:
-            notes.append("epsilon is what the run wrote: it could not be priced from a ledger.")
-        return written
+            lacking = "ledger.json" if run.ledger is None else "delta"
+            notes.append(
+                f"The run wrote epsilon {written:.4g}, which is not shown as a guarantee: without "
+                f"{lacking}, nothing proves it. Restore it from a copy."
+            )
+        return None
     spent = price(run.ledger, run.delta)
     final = number(first(run.summary.get("epsilon"), run.end.get("epsilon")))
     if final is not None and not math.isclose(spent, final, rel_tol=1e-3):

@@ -18,7 +18,7 @@ def test_runs_stand_side_by_side_with_a_test_between_rules(runs, tmp_path):
     Tags(page)
     for name in ("secure", "again", "auto_s-again"):
         assert name in words
-    for part in ("Accuracy against epsilon", "Learning curves", "Over seeds", "Is it chance?"):
+    for part in ("Accuracy against epsilon", "Learning curves", "Over runs", "Is it chance?"):
         assert part in words
     assert "psac minus auto_s" in words
     assert "The same in all: delta 1.67e-6, noise 1.2, batch 2,048, steps 88." in words

@@ -125,12 +125,22 @@ def test_a_missing_file_is_named_and_the_rest_is_shown(own, tmp_path, name):
     assert "Learning" in words
 
 
-def test_without_a_ledger_nothing_is_promised(own, tmp_path):
+@pytest.mark.parametrize("publish", [False, True])
+@pytest.mark.parametrize("damage", [None, '{"format": '])
+def test_without_a_ledger_nothing_is_promised(own, tmp_path, damage, publish):
     (own / "ledger.json").unlink()
-    words = words_of(page_of(own, tmp_path))
+    if damage is not None:
+        (own / "ledger.json").write_text(damage)
+    words = words_of(page_of(own, tmp_path, publish=publish))
     assert "Nothing in the folder proves how private this model is." in words
-    assert "it could not be priced from a ledger" in words
+    assert "not shown as a guarantee: without ledger.json" in words
     assert "can hardly tell" not in words
+    assert "Report of a training run" in words
+    assert "Epsilon \N{EN DASH} unknown: there is no ledger" in words
+    assert "Guarantee unknown: there is no ledger" in words
+    assert "differential privacy." not in words
+    assert "may be published" not in words
+    assert "epsilon spent" not in words
 
 
 def test_a_folder_with_a_recipe_alone_is_a_run_that_has_not_begun(own, tmp_path):
@@ -184,6 +194,7 @@ def test_no_noise_is_no_privacy(tmp_path):
     words = words_of(page_of(folder, tmp_path))
     assert "This model is not private: it was trained without noise" in words
     assert "infinite" in words
+    assert "Report of a training run" in words
 
 
 def test_little_noise_is_called_weak(tmp_path):
