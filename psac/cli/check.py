@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from psac.cli.console import console
+from psac.training.own_model import executed, function_in, needed
 
 if TYPE_CHECKING:
     from psac.gradients.check import Report
@@ -53,11 +53,15 @@ def _function(target: str) -> Callable[[], Any]:
     place, colon, name = target.rpartition(":")
     if not colon or not place or not name:
         raise typer.BadParameter(f"'{target}' names no function: give {FORM}.")
-    module = _module(place)
-    function = getattr(module, name, None)
-    if not callable(function):
-        known = ", ".join(key for key, value in vars(module).items() if _own(value, module))
-        raise typer.BadParameter(f"{place} has no function '{name}'. It has: {known or 'none'}.")
+    try:
+        function = function_in(_module(place), name, place)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+    if arguments := needed(function):
+        raise typer.BadParameter(
+            f"{target} takes {', '.join(arguments)}: it must be callable without arguments, as it "
+            f"gives the batch as well. {GIVES}"
+        )
     return function
 
 
@@ -75,18 +79,7 @@ def _module(place: str) -> Any:
     path = Path(place)
     if not path.is_file():
         raise typer.BadParameter(f"there is no file {path}: give {FORM}.")
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module  # classes in it look it up by its name
-    sys.path.insert(0, str(path.parent.resolve()))  # for what lies beside it
-    spec.loader.exec_module(module)
-    return module
-
-
-def _own(value: Any, module: Any) -> bool:
-    return callable(value) and getattr(value, "__module__", None) == module.__name__
+    return executed(path)
 
 
 def _parts(returned: Any, target: str) -> tuple[Any, Any, Any]:

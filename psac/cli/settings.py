@@ -42,7 +42,9 @@ SETTINGS: dict[str, Row] = {
     "validation_fraction": Row(
         DATA, "Evaluate on this part of the records, held out of training, not on the test split."
     ),
-    "model": Row(MODEL, "The network.", names.choices_of("model")),
+    "model": Row(
+        MODEL, "The network; one of your own as FILE.py:FUNCTION.", names.choices_of("model")
+    ),
     "model_settings": Row(MODEL, "For the network, such as hidden=[64,32]; repeat for more."),
     "rule": Row(PRIVACY, "How a sample is weighed.", names.choices_of("rule")),
     "r": Row(PRIVACY, "The r of the rule.", default="the rule's own"),

@@ -172,7 +172,8 @@ def read(folder: Path) -> Run:
     run = dataclasses.replace(run, ledger=_caught_up(run, notes))
     epsilon = _epsilon(run, notes)
     if epsilon is None:  # what the lines say of it is as little proved
-        run = dataclasses.replace(run, evaluations=_unpriced(run.evaluations))
+        steps, evaluations = _unpriced(run.steps), _unpriced(run.evaluations)
+        run = dataclasses.replace(run, steps=steps, evaluations=evaluations)
     return dataclasses.replace(run, epsilon=epsilon, notes=tuple(notes))
 
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from torch import nn
 from psac import models, sampling
 from psac.models.copies import with_copies
 from psac.private import Private, make_private
+from psac.training import own_model
 from psac.training.optimization import optimizer_for, set_learning_rate
 from psac.training.recipe import Recipe
 from psac.training.splits import Splits
@@ -32,22 +34,38 @@ def device_of(recipe: Recipe) -> torch.device:
         return torch.empty(0, device=recipe.device).device
     except (RuntimeError, AssertionError) as error:
         raise ValueError(
-            f"device '{recipe.device}' is not to be had here ({str(error).splitlines()[0]}). "
+            f"device '{recipe.device}' is not available here ({str(error).splitlines()[0]}). "
             "Take 'auto' or 'cpu'."
         ) from error
 
 
-def model_of(recipe: Recipe, splits: Splits) -> nn.Module:
-    """A new model on the device of the records."""
+def model_of(recipe: Recipe, splits: Splits, source: Path | None = None) -> nn.Module:
+    """A new model on the device of the records; `source` is the file of one of the user's own."""
     with seeded(recipe.seed):
-        model = models.build(
+        model = network(
             recipe.model,
+            source,
             input_shape=splits.input_shape,
             classes=len(splits.classes),
-            **recipe.model_settings,
+            settings=recipe.model_settings,
         )
     model = with_copies(model, copies=recipe.copies, shift=recipe.shift)
     return model.to(splits.training.labels.device)
+
+
+def network(
+    model: str,
+    source: Path | None,
+    *,
+    input_shape: tuple[int, ...],
+    classes: int,
+    settings: Mapping[str, Any],
+) -> nn.Module:
+    """By its name, or by the function of the user's own."""
+    if not own_model.is_own(model):
+        return models.build(model, input_shape=input_shape, classes=classes, **settings)
+    file = own_model.parts(model)[0] if source is None else source
+    return own_model.build(model, file, input_shape=input_shape, classes=classes, settings=settings)
 
 
 @contextlib.contextmanager

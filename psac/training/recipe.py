@@ -30,6 +30,7 @@ from psac.models.registry import check_settings
 from psac.training import toml
 from psac.training.optimization import OPTIMIZERS, SCHEDULES
 from psac.training.overriding import overridden
+from psac.training.own_model import FORM, is_own
 
 ADAPTIVE = "adaptive_psac"
 CHOICES: dict[str, Iterable[str]] = {
@@ -82,6 +83,7 @@ class Recipe:
 
     `data` is a name of `psac.data` or a path of the user's own (own_data.py), `data_root` where the
     files of a named one are, `data_settings` what its reader takes, such as a label's column.
+    `model` is a name of `psac.models` or FILE.py:FUNCTION of the user's own (own_model.py).
     `validation_fraction` 0 evaluates on the test split; above, on a part that is held out of the
     training data, which stays private.  `r`, `bound` and `scale` are those of the rule (None: its
     own defaults; for adaptive_psac `scale` is the initial one).  The noise is calibrated to
@@ -138,10 +140,13 @@ class Recipe:
         return cls.__dataclass_fields__[name].default is None
 
     def _check_together(self) -> None:
+        own = is_own(self.model)
         for name, known in CHOICES.items():
-            if getattr(self, name) not in known:
-                raise ValueError(_unknown(name, getattr(self, name), known))
-        check_settings(self.model, self.model_settings)
+            if getattr(self, name) not in known and not (own and name == "model"):
+                hint = f" Your own: {FORM}." if name == "model" else ""
+                raise ValueError(_unknown(name, getattr(self, name), known) + hint)
+        if not own:  # its settings are those of its function
+            check_settings(self.model, self.model_settings)
         sampling.get(self.sampling)
         self.clipping()
         if (self.epsilon is None) == (self.noise_multiplier is None):
@@ -271,7 +276,7 @@ def _unknown(what: str, name: str, known: Iterable[str]) -> str:
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """The nearest name that is known, as a question, or nothing."""
     meant = OTHER_WORDS.get(str(name).lower())
-    if meant in known:
+    if meant is not None and meant in known:
         return f" Did you mean '{meant}'?"
     close = difflib.get_close_matches(str(name).lower(), list(known), n=1)
     return f" Did you mean '{close[0]}'?" if close else ""

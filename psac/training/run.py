@@ -7,7 +7,8 @@
     checkpoint.safetensors  all that is needed to go on (`psac.save_checkpoint`)
     model.safetensors       the trained model; its header says how to build it, and its epsilon
     predictions.json        its surest mistakes, on public test records only
-    summary.json            the results; there as soon as the run is finished
+    model.py                the user's own network, if the recipe names one (own_model.py)
+    summary.json            the results; written when the run finishes
     .lock                   held by the process that trains, by its number (`psac.locking`)
 
 Guarantees: a kill at any moment leaves every file whole, in its old version or its new one, save
@@ -31,12 +32,11 @@ from typing import Any
 
 from torch import nn
 
-from psac import models
 from psac.accounting import Ledger
 from psac.checkpoint import journal_of, write_atomically
 from psac.locking import Locked, locked
 from psac.models.copies import with_copies
-from psac.training import metrics
+from psac.training import metrics, own_model
 from psac.training.recipe import Recipe
 
 
@@ -56,6 +56,7 @@ class Run:
         self.checkpoint_path = self.folder / "checkpoint.safetensors"
         self.model_path = self.folder / "model.safetensors"
         self.predictions_path = self.folder / "predictions.json"
+        self.model_source_path = self.folder / "model.py"
         self.summary_path = self.folder / "summary.json"
         self.lock_path = self.folder / ".lock"
 
@@ -86,17 +87,51 @@ class Run:
         """The trained model, in evaluation mode."""
         from safetensors.torch import load_file
 
+        from psac.training.assembly import network
+
         how = self.model_facts()
-        model = models.build(
+        model = network(
             how["model"],
+            self.model_source(how["model"]),
             input_shape=tuple(how["input_shape"]),
             classes=len(how["classes"]),
-            **how["model_settings"],
+            settings=how["model_settings"],
         )
         model = with_copies(model, copies=how.get("copies", 1), shift=how.get("shift", 0))
         with self._whole_model():
             model.load_state_dict(load_file(self.model_path))
         return model.eval()
+
+    def model_source(self, model: str) -> Path | None:
+        """The file of a network of the user's own, as it was when the run was started."""
+        if not own_model.is_own(model):
+            return None
+        given = own_model.parts(model)[0]
+        if not self.started:
+            if not given.is_file():
+                raise RunError(f"there is no file {given}, which model '{model}' names.")
+            return given
+        kept = self.model_source_path
+        expected = read_json(self.environment_path).get("model_sha256")
+        if not kept.is_file() or own_model.digest(kept) != expected:
+            raise RunError(
+                f"{kept} is gone or was changed, so the network of this run cannot be built. "
+                f"Restore it: it is a copy of {given} with the SHA-256 {expected}."
+            )
+        # What lies beside the user's file may be imported from it.
+        same = given.is_file() and own_model.digest(given) == expected
+        return given if same else kept
+
+    def refuse_changed_model(self, recipe: Recipe) -> None:
+        """Raises if the user's own network is not that which the run was started with."""
+        source = self.model_source(recipe.model)
+        given = own_model.parts(recipe.model)[0]
+        if source is not None and given.is_file() and source != given:
+            raise RunError(
+                f"{given} was changed after the run in {self.folder} was started with it. The file "
+                f"of then is {self.model_source_path}: put it back to go on, or start a new run in "
+                "another folder, with a budget of its own."
+            )
 
     def model_facts(self) -> dict[str, Any]:
         """What the header of the model says: how to build it, its classes, what it cost."""
@@ -206,12 +241,19 @@ class Run:
     def enter(self, recipe: Recipe, environment: Mapping[str, Any]) -> None:
         """Writes down that the run is started here, or goes on here."""
         if not self.started:
-            write_json(self.environment_path, {**environment, "resumed": []})
+            source = self.model_source(recipe.model)
+            kept = {} if source is None else self._keep(source)
+            write_json(self.environment_path, {**environment, **kept, "resumed": []})
             write_atomically(self.recipe_path, recipe.to_toml().encode())
             return
         first = read_json(self.environment_path)
         resumed = [*first["resumed"], dict(environment)]
         write_json(self.environment_path, {**first, "resumed": resumed})
+
+    def _keep(self, source: Path) -> dict[str, str]:
+        """The user's own network goes into the folder; its SHA-256, for environment.json."""
+        write_atomically(self.model_source_path, source.read_bytes())
+        return {"model_sha256": own_model.digest(self.model_source_path)}
 
     # Results
     def write_model(self, model: nn.Module, how: Mapping[str, Any]) -> None:

@@ -71,6 +71,7 @@ def train(
     if run.finished:
         return run
     run.refuse_lost_checkpoint()
+    run.refuse_changed_model(recipe)
     device = device_of(recipe)
     splits = load_splits(recipe).to(device)
     trainer = Trainer(recipe, run, splits, observer or Silent())
@@ -90,7 +91,7 @@ class Trainer:
 
     def __init__(self, recipe: Recipe, run: Run, splits: Splits, observer: Observer) -> None:
         self.recipe, self.run, self.splits, self.observer = recipe, run, splits, observer
-        self.model = model_of(recipe, splits)
+        self.model = model_of(recipe, splits, run.model_source(recipe.model))
         self.private = private_of(recipe, splits, self.model)
         self.log = MetricsLog(run.metrics_path)
         self.clock = Clock()

@@ -26,6 +26,9 @@ def alone():
 def without_labels():
     return nn.Linear(4, 2), torch.randn(6, 4)
 
+def arg(classes):
+    return small()
+
 def broken():
     raise RuntimeError("no such layer")
 """
@@ -68,6 +71,7 @@ def test_a_model_that_mixes_samples_is_refused_with_the_reason(call, models):
         ("other.py:small", "there is no file other.py"),
         ("other_module:small", "there is no module 'other_module'"),
         ("my_models.py:smal", "It has: small, own_loss, mixing"),
+        ("my_models.py:arg", "takes classes: it must be callable without arguments"),
         ("my_models.py:alone", "returned (Linear). It must return (model, batch)"),
         ("my_models.py:without_labels", "returned a batch of type Tensor"),
     ],

@@ -85,6 +85,19 @@ def test_a_run_can_be_described_by_options_alone(call, place):
     assert "delta 5e-4 = 1 / (10 records)" in done.out
 
 
+def test_a_network_of_ones_own_is_trained_and_predicts(call, place):
+    (place / "mine.py").write_text(
+        "from torch import nn\ndef build(classes): return nn.Linear(4, classes)\n"
+    )
+    done = call("train", "mine.toml", "--model", "mine.py:build", "--run", "run", *SHORT)
+    assert done.code == 0, done.err
+    (place / "mine.py").unlink()
+    assert call("report", "run").code == 0
+    told = call("predict", "run", "records/test.npz")
+    assert told.code == 0, told.err
+    assert len(told.out.splitlines()) == 51
+
+
 def test_a_run_is_told_in_lines_where_there_is_no_terminal(call, place):
     done = call("train", "mine.toml", "--run", "first", *SHORT)
     assert done.code == 0, done.err

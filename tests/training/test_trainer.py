@@ -493,7 +493,7 @@ def test_nothing_to_resume_is_said_so(tmp_path):
 def test_what_does_not_fit_is_refused_before_anything_is_written(tmp_path):
     with pytest.raises(ValueError, match="batch_size is 500, but 'small' has 120 records"):
         train(recipe(batch_size=500), tmp_path / "run")
-    with pytest.raises(ValueError, match="device 'cuda:99' is not to be had here"):
+    with pytest.raises(ValueError, match="device 'cuda:99' is not available here"):
         train(recipe(device="cuda:99"), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
