@@ -85,13 +85,17 @@ class SeededGenerator(NoiseGenerator):
     secure = False
 
     def __init__(self, seed: int) -> None:
+        try:
+            number = operator.index(seed)
+        except TypeError as error:
+            raise TypeError(f"seed is {seed!r}: it must be an integer, or None.") from error
         warnings.warn(
             f"SeededGenerator({seed}) is reproducible: whoever knows the seed can subtract the "
             "noise, so the run is not private. Use SecureGenerator() for a run that is.",
             InsecureNoiseWarning,
             stacklevel=2,
         )
-        self._place(operator.index(seed), (), 0)
+        self._place(number, (), 0)
 
     def _place(self, seed: int, names: tuple[str, ...], counter: int) -> None:
         self.seed, self.names, self.counter = seed, names, counter

@@ -429,6 +429,11 @@ def test_a_seeded_generator_warns_and_says_that_it_is_insecure():
     generator.spawn("noise")  # Warned once is enough: warnings are errors here.
 
 
+def test_a_seed_that_is_no_integer_is_refused_without_a_warning():
+    with pytest.raises(TypeError, match="seed is 'a': it must be an integer"):
+        SeededGenerator("a")  # type: ignore[arg-type]
+
+
 def test_a_resumed_seeded_run_equals_an_uninterrupted_one():
     sizes = [(70_000, 3), (5,), (131_072,)]
 

@@ -5,12 +5,15 @@ What becomes of errors is in mistakes.py; --debug before the command shows their
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
+import psac
 from psac.cli.audit import audit
 from psac.cli.check import check
 from psac.cli.compare import compare
@@ -65,8 +68,37 @@ GROUPS = {  # commands of two words
 state = {"debug": False}
 
 
+def _say_version(asked: bool) -> None:
+    if asked:
+        print(psac.__version__)
+        raise typer.Exit
+
+
+class Command(TyperCommand):
+    """Takes a negative number for what it is, where an option of that name is none."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        words = list(args)  # parsing takes them away
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:
+            name = str(getattr(error, "option_name", ""))
+            arguments = [each for each in self.params if each.param_type_name == "argument"]
+            if not re.match(r"-[\d.]", name) or not arguments:
+                raise
+            given = next(word for word in words if word.startswith(name))
+            least = "above 0" if arguments[0].name == "epsilon" else "0 or above"
+            raise typer.BadParameter(
+                f"{arguments[0].name} is {given}: it must be {least}."
+            ) from error
+
+
 def options(
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks of errors.")] = False,
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Show the version.", is_eager=True, callback=_say_version),
+    ] = False,
 ) -> None:
     """Train neural networks on private data."""
     state["debug"] = debug
@@ -74,7 +106,8 @@ def options(
 
 def assembled() -> typer.Typer:
     """The whole command line."""
-    whole = typer.Typer(no_args_is_help=True, callback=options)
+    either = {"help_option_names": ["-h", "--help"]}
+    whole = typer.Typer(no_args_is_help=True, callback=options, context_settings=either)
     places = {"": whole}
     for group, about in GROUPS.items():
         places[group] = typer.Typer(no_args_is_help=True, help=about)
@@ -82,7 +115,7 @@ def assembled() -> typer.Typer:
     for panel, commands in COMMANDS.items():
         for words, function in commands.items():
             group, _, name = words.rpartition(" ")
-            places[group].command(name, rich_help_panel=panel)(function)
+            places[group].command(name, cls=Command, rich_help_panel=panel)(function)
     return whole
 
 

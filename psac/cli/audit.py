@@ -12,6 +12,7 @@ from rich.table import Table
 import psac
 from psac.cli.console import console
 from psac.cli.progress import price
+from psac.reporting import numerals
 
 if TYPE_CHECKING:
     from psac.accounting import Entry
@@ -55,10 +56,12 @@ def _of_run(folder: Path, canaries: int) -> Audit:
     delta, rule = _delta(run), run.recipe().clipping()
     console.print(f"{escape(repr(rule))}, {escape(str(entry))}", soft_wrap=True)
     spent = run.ledger().epsilon(delta)
-    console.print(f"the run's own ledger promises epsilon {price(spent)} at delta {delta:.2g}")
+    console.print(
+        f"the run's own ledger promises epsilon {price(spent)} at delta {numerals.delta(delta)}"
+    )
     if not run.ledger().secure:
         console.print("[bold red]The run had a seed, and is NOT private.[/]")
-    with console.status(f"attacking {entry.steps:,} steps"):
+    with console.status(f"attacking {numerals.plural(entry.steps, 'step')}"):
         return psac.audit(
             noise_multiplier=entry.noise_multiplier,
             clipping=rule,
@@ -90,7 +93,7 @@ def _delta(run: Run) -> float:
 
 
 def _table(result: Audit) -> Table:
-    table = Table("", "epsilon", "how", title=f"at delta {result.bound.delta:.2g}")
+    table = Table("", "epsilon", "how", title=f"at delta {numerals.delta(result.bound.delta)}")
     table.add_row("promised", price(result.promised), "by the ledger of the attacked run")
     how = str(result.bound).partition("confidence ")[2]
     table.add_row("shown", f">= {result.bound.epsilon:.3f}", f"confidence {how}")

@@ -19,6 +19,7 @@ from rich.progress import (
 )
 
 from psac.cli.console import as_typed, console, errors
+from psac.cli.mistakes import code_of
 
 if TYPE_CHECKING:
     from psac.training import Job, Outcome
@@ -103,7 +104,7 @@ def trained(jobs: Sequence[Job], *, title: str, processes: int, train: Train | N
             outcomes = (train or train_many)(jobs, processes=processes, watch=view.told)
     except KeyboardInterrupt as stop:
         errors.print(f"[yellow]Stopped.[/] {stop} The same command goes on.")
-        raise typer.Exit(1) from None
+        raise typer.Exit(code_of(stop)) from None
     return not any(outcome.error for outcome in outcomes)
 
 

@@ -17,6 +17,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from psac.cli.console import as_typed, console, errors
+from psac.cli.mistakes import code_of
 from psac.cli.progress import clock, price
 from psac.reporting import numerals
 
@@ -37,11 +38,11 @@ def demo(
     name, settings = _data(epochs)
     try:
         runs = _trained(folder, name, settings)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
         again = shlex.join(["psac", "demo", "--folder", str(folder), "--epochs", f"{epochs:g}"])
         errors.print("[yellow]Stopped, and saved.[/] To go on:")
         errors.print(f"  [bold]{escape(again)}[/]", soft_wrap=True)
-        raise typer.Exit(1) from None
+        raise typer.Exit(code_of(stop)) from None
     console.print(_table(runs))
     first = report(next(iter(runs.values())).folder)
     side_by_side = report([run.folder for run in runs.values()], output=folder / "report.html")

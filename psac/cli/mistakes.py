@@ -2,12 +2,14 @@
 
 2  what was typed cannot be done: an unknown name, a setting out of range
 1  it could be done, and failed
+128 and the number of a signal: stopped by it, such as 130 by Ctrl-C, and saved
 0  done
 """
 
 from __future__ import annotations
 
 import contextlib
+import signal
 import warnings
 from collections.abc import Iterator
 
@@ -36,6 +38,11 @@ def explain(error: Exception) -> None:
     if not isinstance(error, EXPECTED):
         text = f"{type(error).__name__}: {text} (`psac --debug ...` shows where)"
     errors.print(f"[bold red]Error:[/] {text}", soft_wrap=True)
+
+
+def code_of(stop: KeyboardInterrupt) -> int:
+    """The exit code of a shell for what a signal ended."""
+    return 128 + getattr(stop, "number", signal.SIGINT)
 
 
 @contextlib.contextmanager

@@ -104,6 +104,6 @@ def _sentences(found: dict[str, Any]) -> tuple[str, str]:
     return (
         f"noise multiplier {found['noise_multiplier']:.6g}, epsilon "
         f"{numerals.epsilon(found['epsilon'])} at delta {numerals.delta(found['delta'])}",
-        f"{found['steps']:,} steps of {found['sampling']} batches at rate "
+        f"{numerals.plural(found['steps'], 'step')} of {found['sampling']} batches at rate "
         f"{found['sampling_rate']:.4g}, {found['relation']}",
     )

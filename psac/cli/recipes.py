@@ -11,6 +11,7 @@ from rich.table import Table
 from psac.cli import names
 from psac.cli.console import console
 from psac.cli.mistakes import typed
+from psac.reporting import numerals
 
 
 def recipes(
@@ -37,7 +38,7 @@ def recipes(
 def _list() -> None:
     from psac.training import load_recipe, shipped
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     for column in ("recipe", "data", "model"):
         table.add_column(column, no_wrap=True)
     for column in ("epsilon", "delta", "epochs"):
@@ -49,7 +50,7 @@ def _list() -> None:
             recipe.data,
             recipe.model,
             f"{recipe.epsilon:g}",
-            "1/(10N)" if recipe.delta is None else f"{recipe.delta:g}",
+            "1/(10N)" if recipe.delta is None else numerals.delta(recipe.delta),
             f"{recipe.epochs:g}",
         )
     console.print(table)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from psac.cli.progress import price
+from psac.reporting import numerals
 
 if TYPE_CHECKING:
     from psac.reporting.runs import Run
@@ -23,12 +24,12 @@ class Price:
 
     @property
     def sentence(self) -> str:
-        if self.epsilon is None:
+        if self.epsilon is None or self.delta is None:
             return "What all runs cost together is not known: their ledgers do not add up."
         cost = "cost" if self.secure else "would cost, had they no seed,"
         return (
             f"Released together, the {self.runs} runs {cost} epsilon {price(self.epsilon)} "
-            f"at delta {self.delta:.2g}."
+            f"at delta {numerals.delta(self.delta)}."
         )
 
     def to_json(self) -> dict[str, Any]:

@@ -8,15 +8,17 @@ from __future__ import annotations
 import contextlib
 import json
 import shlex
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
 
+import psac
 from psac.cli import names
 from psac.cli.console import as_typed, console, errors
-from psac.cli.mistakes import typed
+from psac.cli.mistakes import code_of, typed
 from psac.cli.options import made_from_options
 from psac.cli.progress import price
 from psac.cli.settings import by_options, loaded, settings
@@ -71,6 +73,8 @@ def train(
         if quiet and as_json:
             raise ValueError("--quiet and --json exclude each other: --json is quiet already.")
         chosen = _recipe(recipe, folder, resume, settings)
+    if not (quiet or as_json):  # the view says that a seed is given
+        warnings.simplefilter("ignore", psac.InsecureNoiseWarning)
     try:
         shown = view_of(console, title, quiet=quiet, as_json=as_json)
         with _logged(folder, tensorboard) as log, shown as view:
@@ -79,7 +83,9 @@ def train(
         if not isinstance(stop, Interrupted):  # a second Ctrl-C
             errors.print("[yellow]What ran since the last save is lost, and counts as spent.[/]")
         _say_how_to_go_on(folder, as_json, tensorboard)
-        raise typer.Exit(1) from None
+        raise typer.Exit(code_of(stop)) from None
+    except OSError as error:
+        raise _with_advice(error, folder) from error
     _say_what_came_out(done, quiet, as_json)
 
 
@@ -129,6 +135,15 @@ def _logged(folder: Path, tensorboard: bool) -> contextlib.AbstractContextManage
     from psac.training.tensorboard import TensorBoard
 
     return TensorBoard(folder / "tensorboard") if tensorboard else contextlib.nullcontext(Silent())
+
+
+def _with_advice(error: OSError, folder: Path) -> OSError:
+    """A disk that is full or must not be written: which file, and how to go on."""
+    where = "" if error.filename else f" (while writing to {folder})"
+    again = shlex.join(["psac", "train", "--run", str(folder), "--resume"])
+    saved = (folder / "checkpoint.safetensors").exists()
+    advice = f" What was saved is whole. When there is room, go on: {again}" if saved else ""
+    return OSError(f"{error}{where}.{advice}")
 
 
 def _say_how_to_go_on(folder: Path, as_json: bool, tensorboard: bool) -> None:

@@ -79,4 +79,5 @@ class Lines:
         progress = self._progress
         public = ", ".join(f"{name} {value}" for name, value in progress.public().items())
         inside = ", ".join(f"{name} {value}" for name, value in progress.sensitive().items())
-        self._print(f"  {place}: {public}; {NOT_PRIVATE}: {inside}")
+        told = [public, f"{NOT_PRIVATE}: {inside}" if inside else ""]
+        self._print(f"  {place}: {'; '.join(filter(None, told))}")

@@ -25,20 +25,30 @@ if sys.platform != "win32":
     DEFAULTS[signal.SIGUSR1] = signal.SIG_DFL
 
 
-class Interrupted(KeyboardInterrupt):
+class Stopped(KeyboardInterrupt):
+    """By the signal of this number."""
+
+    def __init__(self, message: str, number: int = signal.SIGINT) -> None:
+        self.number = number
+        super().__init__(message)
+
+
+class Interrupted(Stopped):
     """Training was interrupted after a step, and saved."""
 
-    def __init__(self, folder: str | os.PathLike[str]) -> None:
+    def __init__(self, folder: str | os.PathLike[str], number: int = signal.SIGINT) -> None:
         self.folder = folder
         super().__init__(
             f"training was interrupted and is saved in {folder}. To go on where it stopped: "
-            "psac.training.train(recipe, folder, resume=True), with the same recipe."
+            "psac.training.train(recipe, folder, resume=True), with the same recipe.",
+            number,
         )
 
 
 class Interruption:
     def __init__(self) -> None:
         self.requested = False
+        self.number: int = signal.SIGINT  # of the signal that was the request
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Interruption:
@@ -55,4 +65,4 @@ class Interruption:
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.requested:
             raise KeyboardInterrupt
-        self.requested = True
+        self.requested, self.number = True, number

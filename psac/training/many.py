@@ -36,7 +36,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import IO, Any, cast
 
-from psac.training.interruption import Interruption
+from psac.training.interruption import Interruption, Stopped
 from psac.training.recipe import Recipe
 from psac.training.run import Run
 
@@ -99,9 +99,10 @@ def train_many(
         finally:
             crew.kill()
     if interruption.requested:
-        raise KeyboardInterrupt(
+        raise Stopped(
             f"{sum(Run(job.folder).finished for job in jobs)} of {len(jobs)} runs are finished. "
-            "The others are saved, as far as they came."
+            "The others are saved, as far as they came.",
+            interruption.number,
         )
     return [crew.outcomes[job.folder] for job in jobs]
 

@@ -110,7 +110,7 @@ class Trainer:
                 self._evaluate()
                 self._save()
                 if interruption.requested:
-                    raise Interrupted(self.run.folder)
+                    raise Interrupted(self.run.folder, interruption.number)
         self._finish()
 
     def _steps_left(self) -> int:
@@ -204,7 +204,7 @@ class Trainer:
                 if interruption.requested or self.clock.seconds_since_save() >= SAVE_SECONDS:
                     self._save()
                 if interruption.requested:
-                    raise Interrupted(self.run.folder)
+                    raise Interrupted(self.run.folder, interruption.number)
 
     def _log_step(self, statistics: StepStatistics, scale: float | None) -> None:
         speed = self.clock.samples_per_second()  # before epsilon, which may take a second

@@ -52,6 +52,19 @@ def test_the_version_is_one_line_and_verbose_tells_what_decides_how_psac_runs(ca
     assert "/some/where" in table
 
 
+def test_the_version_and_help_have_the_usual_options_too(call):
+    assert call("--version").out == f"{psac.__version__}\n"
+    assert call("train", "-h").out == call("train", "--help").out
+
+
+def test_the_list_of_recipes_is_whole_in_a_narrow_terminal(call, monkeypatch):
+    monkeypatch.setattr("psac.cli.recipes.console.width", 80)
+    listed = call("recipes").out
+    assert "…" not in listed
+    assert "epsilon" in listed
+    assert "5e-6" in listed
+
+
 def test_the_noise_generator_is_said_to_be_slow_where_nothing_compiles(call, monkeypatch):
     monkeypatch.setattr("psac._noise_loops.compiled", lambda: None)
     assert "no C compiler" in call("version", "--verbose").out

@@ -40,7 +40,7 @@ def test_a_run_is_attacked_with_its_own_plan(call, run, monkeypatch):
     assert plan["sampling_rate"] == pytest.approx(32 / 200)
     assert plan["clipping"] == psac.PSAC(r=0.2, bound=0.5)
     promised = run.ledger().epsilon(run.summary()["delta"])
-    assert f"own ledger promises epsilon {numerals.epsilon(promised)} at delta 0.0001" in found.out
+    assert f"own ledger promises epsilon {numerals.epsilon(promised)} at delta 1e-4" in found.out
     assert "clopper_pearson" in " ".join(found.out.split())
 
 

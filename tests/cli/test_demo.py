@@ -71,7 +71,7 @@ def test_a_demo_that_was_stopped_goes_on(call, place, asked, monkeypatch):
 
     monkeypatch.setattr(psac.training, "train", train)
     stopped = call("demo")
-    assert stopped.code == 1
+    assert stopped.code == 130
     assert "psac demo --folder runs/demo --epochs 5" in stopped.err
     assert call("demo").code == 0
     assert calls == ["psac", "abadi", "psac", "abadi", "auto_s"]

@@ -170,5 +170,5 @@ def test_ctrl_c_says_that_the_same_command_goes_on(call, place, monkeypatch):
 
     monkeypatch.setattr(psac.training, "train_many", stopped)
     found = call("sweep", "mine.toml", "--try", "r=0.1,0.2")
-    assert found.code == 1
+    assert found.code == 130
     assert "0 of 2 runs are finished. The same command goes on." in found.message

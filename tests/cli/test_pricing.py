@@ -135,6 +135,22 @@ def test_no_noise_is_infinite_and_not_drawn(call):
     assert call("epsilon", "0", *OPTIONS, "--quiet").out == f"{math.inf}\n"
 
 
+def test_a_negative_number_is_refused_as_one(call):
+    for words, message in (
+        (("calibrate", "-3"), "epsilon is -3: it must be above 0."),
+        (("epsilon", "-.5"), "noise_multiplier is -.5: it must be 0 or above."),
+        (("calibrate", "3", "--recods", "5"), "No such option: --recods"),
+    ):
+        refused = call(*words, *OPTIONS)
+        assert refused.code == 2
+        assert message in refused.message
+
+
+def test_one_step_is_one_step(call):
+    found = call("epsilon", "4", "--sampling-rate", "0.1", "--steps", "1", "--delta", "1e-5")
+    assert "1 step of poisson batches" in found.out
+
+
 @pytest.mark.filterwarnings("always::psac.PrivacyWarning")
 def test_a_large_budget_is_warned_of_once(call):
     found = call("calibrate", "20", "--sampling-rate", "0.1", "--steps", "3", "--delta", "1e-5")

@@ -194,7 +194,7 @@ def test_the_request_of_a_scheduler_to_end_saves_and_a_second_one_ends_at_once(
 
     monkeypatch.setattr("psac.training.observer.Silent.stepped", strike)
     stopped = call("train", "mine.toml", "--quiet")
-    assert stopped.code == 1
+    assert stopped.code == 128 + (signal.SIGTERM if signals == 1 else signal.SIGINT)
     assert stopped.out == ""
     assert f"Stopped, and saved as of step {saved}." in stopped.err
     assert "psac train --run runs/mine --resume" in stopped.err
@@ -209,7 +209,7 @@ def test_ctrl_c_saves_and_the_command_that_is_printed_goes_on(place, start):
         assert process.poll() is None
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
-    assert process.returncode == 1
+    assert process.returncode == 130
     stopped = json.loads(out.splitlines()[-1])
     assert stopped["kind"] == "stopped"
     assert 0 < stopped["step"] == Run(place / "runs" / "mine").ledger().steps < 2500
@@ -224,6 +224,30 @@ def test_ctrl_c_saves_and_the_command_that_is_printed_goes_on(place, start):
     resumed.send_signal(signal.SIGINT)
     out, _ = resumed.communicate(timeout=60)
     assert json.loads(out.splitlines()[-1])["step"] >= stopped["step"]
+
+
+def test_a_full_disk_is_said_with_the_folder_and_how_to_go_on(call, place, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("psac.training.trainer.Trainer._evaluate", full)
+    failed = call("train", "mine.toml", *SHORT)
+    assert failed.code == 1
+    assert "No space left on device (while writing to runs/mine)" in failed.message
+    assert "psac train --run runs/mine --resume" in failed.message
+
+
+@pytest.mark.filterwarnings("always::psac.InsecureNoiseWarning")
+def test_a_seed_is_said_even_where_nothing_else_is(call, place):
+    assert "not private" in call("train", "mine.toml", "--seed", "1", "--json", *SHORT).err
+
+
+def test_lines_without_private_figures_do_not_speak_of_them(call, place, monkeypatch):
+    monkeypatch.setattr("psac.training.trainer.STEP_LINES", 1)  # no step is logged at first
+    done = call("train", "mine.toml", "--run", "run", "--epochs", "2")
+    told = [line for line in done.out.splitlines() if line.startswith("  step ")]
+    assert told
+    assert not any(line.rstrip().endswith("not private:") for line in told)
 
 
 def test_a_log_for_tensorboard_is_beside_the_run(call, place):
@@ -245,7 +269,6 @@ def test_a_seeded_run_says_that_it_is_not_private(place, start):
     out, err = process.communicate(timeout=100)
     assert "A seed is given: this run is NOT private." in out
     assert "NOT private (a seed was given)" in out
-    assert err.startswith("Warning: ")
-    assert ".py" not in err
+    assert err == ""  # it is said once
     environment = json.loads((place / "runs" / "mine" / "environment.json").read_text())
     assert environment["command"] == "psac train mine.toml --seed 1 --epochs 0.2"
