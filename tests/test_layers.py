@@ -17,6 +17,7 @@ ORDER = [
     "sampling",
     "loading",
     "clipping",
+    "clipping_choice",
     "gradients",
     "noise",
     "accounting",

@@ -33,7 +33,8 @@ from typing import Any
 from torch import nn
 
 from psac.accounting import Ledger
-from psac.checkpoint import journal_of, write_atomically
+from psac.checkpoint import write_atomically
+from psac.journal import journal_of, steps_in
 from psac.locking import Locked, locked
 from psac.models.copies import with_copies
 from psac.training import metrics, own_model
@@ -273,8 +274,7 @@ class Run:
 def journalled(checkpoint: Path) -> int:
     """The steps that the journal of a checkpoint tells of; 0 if it is gone."""
     journal = journal_of(checkpoint)
-    lines = journal.read_text(errors="replace").split() if journal.exists() else []
-    return max((int(line) for line in lines if line.isdecimal()), default=0)
+    return steps_in(journal) if journal.exists() else 0
 
 
 def read_json(path: Path) -> Any:

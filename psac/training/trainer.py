@@ -26,7 +26,7 @@ from typing import Any
 
 from psac.accounting import PrivacyWarning
 from psac.accounting.pricing import quietly
-from psac.checkpoint import journal_of, load_checkpoint, save_checkpoint
+from psac.checkpoint import load_checkpoint, save_checkpoint
 from psac.training.assembly import (
     device_of,
     follow_schedule,
@@ -130,7 +130,7 @@ class Trainer:
     def _go_on(self) -> None:
         """From the checkpoint.  What the other files say was spent since then is spent."""
         path, private = self.run.checkpoint_path, self.private
-        in_ledger, journal = self.run.steps_in_ledger(), journal_of(path).exists()
+        in_ledger = self.run.steps_in_ledger()
         extra = load_checkpoint(path, private)
         self.clock.add(extra["seconds"])
         if not private.ledger.secure:  # it repeats what was lost, which costs nothing
@@ -140,23 +140,13 @@ class Trainer:
         lost = max(in_ledger - private.ledger.steps, told - private.step - by_journal)
         if lost > 0:
             private.charge(lost)
-        if lost > 0 or not journal:
-            self._warn_of_lost_steps(journal, lost)
-
-    def _warn_of_lost_steps(self, journal: bool, lost: int) -> None:
-        path = self.run.checkpoint_path
-        gone = "" if journal else f"{journal_of(path)} is gone. "
-        counted = (
-            f"Ledger and metrics tell of {lost} more than {path.name} holds: these count as spent. "
-            if lost > 0
-            else ""
-        )
-        warnings.warn(
-            f"{gone}{counted}Steps that ran after the last save and were not written down cannot "
-            "be counted: if there were any, more was spent than the ledger says.",
-            PrivacyWarning,
-            stacklevel=2,
-        )
+            warnings.warn(
+                f"ledger and metrics of {self.run.folder} tell of {lost} more steps than "
+                f"{path.name} and its journal: these count as spent. If others ran that were not "
+                "written down, more was spent than the ledger says.",
+                PrivacyWarning,
+                stacklevel=2,
+            )
 
     def _facts(self) -> dict[str, Any]:
         """The public constants of the run."""
