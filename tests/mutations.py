@@ -39,8 +39,8 @@ MUTATIONS = (
         (
             (
                 "gradients/engine.py",
-                "[safe_weights(rule, x) for rule, x in zip(self.rules, norms, strict=True)]",
-                "[torch.ones_like(x) for x in norms]",
+                "[safe_weights(rule, x) for rule, x in zip(self.rules, weighed, strict=True)]",
+                "[torch.ones_like(x) for x in weighed]",
             ),
         ),
         (AUDIT, BY_HAND),
@@ -128,8 +128,8 @@ MUTATIONS = (
         (
             (
                 "private.py",
-                "        below, self._below = self._below, 0.0\n",
-                "        below, self._below = self._below, 0.0\n"
+                "        below, self._below, self._unseen = self._below, 0.0, 0\n",
+                "        below, self._below, self._unseen = self._below, 0.0, 0\n"
                 "        drawn = max(1, self.engine.num_samples)\n",
             ),
             ("private.py", "scale=1 / self.plan.expected_batch_size,", "scale=1 / drawn,"),
