@@ -6,7 +6,7 @@ A contestant that cannot run stands in its cell as such, with the reason in a no
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -169,6 +169,7 @@ def markdown(folder: Path, *, sweeps_at: str | None = None) -> str:
             "Peak memory of one full step beyond model and batch, over the ordinary step's "
             "(each in its own process).",
             ratio_table(memory, kind="memory", notes=notes),
+            _proofs(memory),
         ]
     if sweeps and sweeps_at:
         titles = "; ".join(record["title"] for record in sweeps.values())
@@ -183,6 +184,22 @@ def markdown(folder: Path, *, sweeps_at: str | None = None) -> str:
         )
     parts += [notes.text()] if notes.reasons else []
     return "\n\n".join([*parts, _caption(everything)]) + "\n"
+
+
+def _proofs(memory: Mapping[str, Any]) -> str:
+    """What the steps take that the tables leave out."""
+    ratios = [
+        found["first_ratio"]
+        for record in memory.values()
+        if (found := record["contestants"].get("psac", {})).get("first_ratio") is not None
+    ]
+    if not ratios:
+        return ""
+    return (
+        "Steps 1, 2, 4, 8, ... in which psac proves its computation on single samples are not in "
+        f"the table: the first of them take {min(ratios):.2f}x to {max(ratios):.2f}x, most where "
+        "batches are small beside the model."
+    )
 
 
 def readme_block(folder: Path) -> str:

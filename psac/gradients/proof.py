@@ -78,7 +78,9 @@ def prove(
 
     `chosen` samples are among those that are compared.
     """
-    samples = sorted({*spread(forward.num_samples, MOST), *chosen})
+    # A proof that is repeated must not need much more memory than the batch itself.
+    most = min(MOST, max(ALONE, forward.num_samples // 8)) if chosen else MOST
+    samples = sorted({*spread(forward.num_samples, most), *chosen})
     few, n = forward.among(samples), len(samples)
     roots, graph, buffers, drew = few.again(range(n))
     if graph.signature != plan.signature:
