@@ -154,6 +154,21 @@ def test_a_random_record_adds_no_more_than_the_bound_in_half_precision(name, hal
             assert float((sums[0] - sums[1]).norm()) <= 1 + 1e-5
 
 
+@pytest.mark.parametrize("dtype", [BFLOAT, torch.float64])
+def test_kept_gradients_of_layer_norms_survive_other_layers_and_proofs(dtype):
+    """By torch, where the compiled loop does not serve: one row a sample, so nothing is summed."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.LayerNorm(4), nn.Tanh(), nn.LayerNorm(4)).to(dtype)
+    x = torch.randn(40, 4).to(dtype)
+    with psac.Engine(model, clipping=psac.AutoV(1.0), loss_reduction="sum") as engine:
+        found = []
+        for _ in range(5):  # forwards 1, 2 and 4 are proved
+            (model(x) * torch.linspace(1, 2, 4, dtype=dtype)).float().sum().backward()
+            found.append(flat(engine.collect()))
+    for sums in found:
+        torch.testing.assert_close(sums, found[-1])
+
+
 @pytest.mark.parametrize("dtype", [BFLOAT, torch.float16])
 def test_noise_is_added_in_float32_and_the_parameter_gets_its_own_dtype(monkeypatch, dtype):
     seen, add_noise = [], psac.private.add_noise_

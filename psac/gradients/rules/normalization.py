@@ -24,8 +24,8 @@ def layer_norm(arrival: Arrival) -> Contributions:
         return {k: found[k] for k in arrival.inputs}
     by_torch: Contributions = {}
     if 1 in arrival.inputs:
-        inputs = wide(node._saved_input)
-        product = torch.sub(inputs, node._saved_result1, out=scratch(inputs))
+        # Not in scratch memory: where a sample has one row, the product itself is kept.
+        product = wide(node._saved_input) - node._saved_result1
         by_torch[1] = reduced(arrival, product.mul_(node._saved_result2).mul_(arrival.grad), 1)
     if 2 in arrival.inputs:
         by_torch[2] = reduced(arrival, arrival.grad, 2)
