@@ -39,12 +39,17 @@ class UnprotectedStateWarning(UserWarning):
     """A tensor of the model was written outside its forward, where nobody can see from what."""
 
 
-def announce_unprotected(model: nn.Module, tensors: Sequence[Tensor]) -> None:
+def shapes_of(tensors: Sequence[Tensor]) -> str:
+    """Of the first three."""
     shapes = ", ".join(str(list(tensor.shape)) for tensor in tensors[:3])
+    return shapes + (", ..." if len(tensors) > 3 else "")
+
+
+def announce_unprotected(model: nn.Module, tensors: Sequence[Tensor]) -> None:
     warnings.warn(
         f"gradients flow through {type(model).__name__} to {len(tensors)} tensors outside it (of "
-        f"shapes {shapes}{', ...' if len(tensors) > 3 else ''}). Those gradients are ordinary "
-        "ones, not clipped: whatever is trained with them is not private. Detach the inputs, or "
+        f"shapes {shapes_of(tensors)}). Those gradients are ordinary ones, "
+        "not clipped: whatever is trained with them is not private. Detach the inputs, or "
         "make those tensors part of the private model.",
         UnprotectedGradientWarning,
         stacklevel=4,
@@ -52,10 +57,9 @@ def announce_unprotected(model: nn.Module, tensors: Sequence[Tensor]) -> None:
 
 
 def announce_trained_by_the_loss(model: nn.Module, tensors: Sequence[Tensor]) -> None:
-    shapes = ", ".join(str(list(tensor.shape)) for tensor in tensors[:3])
     warnings.warn(
         f"the loss of {type(model).__name__} uses {len(tensors)} trainable tensors outside it (of "
-        f"shapes {shapes}{', ...' if len(tensors) > 3 else ''}; centres, a temperature, weights of "
+        f"shapes {shapes_of(tensors)}; centres, a temperature, weights of "
         "tasks?). Their gradients are ordinary ones, not clipped: whatever is trained with them is "
         "not private, nor is then the model, whose loss they change. Make them part of the "
         "private model, or keep them fixed.",
