@@ -141,12 +141,18 @@ def _caption(found: Sequence[Record]) -> str:
     loads = [record["load_average"] for record in found]
     commands = sorted({record["command"] for record in found})
     mixed = len({record["source_digest"] for record in found}) > 1
+    elsewhere = [
+        f"{record['kind']} {record['name']} ({record['environment']['cpu']})"
+        for record in found
+        if record["environment"]["cpu"] != env["cpu"]
+    ]
     return (
         f"psac {env['psac']} (source {newest['source_digest']}), torch {env['torch']}, "
         f"Opacus {env['opacus']}, Python {env['python']}; {env['cpu']}, {env['threads']} threads; "
         f"{newest['date'][:10]}; load average at the start {min(loads):.1f} to {max(loads):.1f}; "
         f"commands {', '.join(f'`{text}`' for text in commands)}."
         + (" These files come from more than one state of the code." if mixed else "")
+        + (f" Measured on another machine: {', '.join(elsewhere)}." if elsewhere else "")
     )
 
 

@@ -196,6 +196,14 @@ def test_the_table_is_made_from_the_files_and_keeps_who_cannot_run(folder: Path)
     assert "| exponent | 1.00 | 1.00 |" in page
 
 
+def test_the_caption_names_what_was_measured_on_another_machine(folder: Path) -> None:
+    assert "another machine" not in report.markdown(folder)
+    record = fake_record("speed", "mlp")
+    record["environment"]["cpu"], record["date"] = "Abacus", "2000-01-01"
+    records.save(folder, record)
+    assert "Measured on another machine: speed mlp (Abacus)." in report.markdown(folder)
+
+
 def test_an_empty_folder_says_what_to_run(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="python -m benchmarks speed"):
         report.markdown(tmp_path)
