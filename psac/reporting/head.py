@@ -17,7 +17,7 @@ from psac.reporting.runs import Run, number
 MISSING = "\N{EN DASH}"
 DO_NOT_PUBLISH = join(
     element("span", "do not publish", class_="tag bad"),
-    "The last section was computed from private records without noise; `psac report --publish`, or "
+    "The last section was computed from private records without noise; psac report --publish, or "
     "publish=True in Python, leaves it out.",
 )
 

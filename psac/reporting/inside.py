@@ -33,7 +33,7 @@ def inside(run: Run, *more: Html | None) -> Html:
     figures = [figure for figure in drawn if figure is not None]
     return not_private(
         "Computed from private records without noise, for the eyes of those who may see the data. "
-        "`psac report --publish`, or publish=True in Python, makes a page without this section.",
+        "psac report --publish, or publish=True in Python, makes a page without this section.",
         element("div", figures, class_="grid")
         if figures
         else element("p", "The run wrote nothing of it.", class_="note"),
