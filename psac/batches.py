@@ -1,6 +1,6 @@
 """The batches of a private run: drawn by the private sampler, handed out one by one.
 
-Guarantees: a physical batch is announced to the engine before it is handed out, and the last one of
+Guarantees: a physical batch is announced to the run before it is handed out, and the last one of
 a logical batch releases the step; what workers fetch ahead of training is forgotten when a pass is
 given up, so that the sampler is saved as of the last step that was released.
 """
@@ -16,7 +16,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from psac import sampling
-from psac.gradients import PrivacyError
+from psac.errors import PrivacyError
 from psac.loading import loader_over
 from psac.plan import positive
 from psac.sampling import Sampler
@@ -52,14 +52,12 @@ class Loader:
 
     def __len__(self) -> int:
         """Logical steps of the present epoch."""
-        return len(self._private.plan.steps_of_epoch_with(self._private.step))
+        return len(self._private.plan.steps_of_epoch_with(self._private.steps_taken))
 
     def __iter__(self) -> Iterator[Any]:
         private, self._pass = self._private, self._pass + 1
         own_pass, steps = self._pass, self._steps_to_go()
-        private._complete, private._unseen = False, 0
-        private.engine.expect(0)
-        private.engine.discard()
+        private.start_pass()
         self._ahead, self._left = copy.copy(self._sampler), steps
         self._drawn.clear()
         self._indices.clear()
@@ -68,16 +66,15 @@ class Loader:
             if not self._drawn:
                 self._draw()
             sizes, after = self._drawn.popleft()
-            for k, size in enumerate(sizes):
+            for k in range(len(sizes)):
                 batch = next(batches)
                 self._next = after
-                private.hand_out(size, last=k == len(sizes) - 1)
-                yield private.engine.handed_out(batch)
+                private.hand_out(batch, last=k == len(sizes) - 1)
+                yield batch
                 self._check(own_pass)
             if not sizes:
                 self._next = after
-                self._take_empty_step()
-        private.engine.expect(0)
+                private.release()
 
     def _reseeded(self) -> DataLoader:
         """The DataLoader, whose workers draw from a stream that belongs to this step.
@@ -85,7 +82,7 @@ class Loader:
         Else it would draw from torch's own generator, and a resumed run would differ.
         """
         if self._workers is not None:
-            stream = self._sampler.generator.spawn(f"workers {self._private.step}")
+            stream = self._sampler.generator.spawn(f"workers {self._private.steps_taken}")
             self._workers.manual_seed(int.from_bytes(stream.random_bytes(7), "big"))
         return self._data
 
@@ -99,8 +96,8 @@ class Loader:
                 f"the {private.plan.steps} planned steps are done. More training costs more "
                 "privacy: private.extend(epochs=...) plans it and returns the new epsilon."
             )
-        epoch = private.plan.steps_of_epoch_with(private.step)
-        return min(epoch.stop - private.step, left)
+        epoch = private.plan.steps_of_epoch_with(private.steps_taken)
+        return min(epoch.stop - private.steps_taken, left)
 
     def _draw(self) -> None:
         batches = sampling.physical_batches(self._ahead.draw(), self._largest)
@@ -108,19 +105,10 @@ class Loader:
         self._indices += batches
         self._drawn.append(([len(batch) for batch in batches], copy.copy(self._ahead)))
 
-    def _take_empty_step(self) -> None:
-        self._private.hand_out(0, last=True)
-        self._private.optimizer.step()
-
     def _check(self, own_pass: int) -> None:
         if self._pass != own_pass:
             raise PrivacyError("another pass over private.loader has begun; this one is void.")
-        if self._private._complete:
-            raise PrivacyError(
-                "optimizer.step() was not called after the last part of a logical batch; it must "
-                "be called after every batch, and does nothing until the logical batch is "
-                "complete. For larger batches raise batch_size."
-            )
+        self._private._refuse_left_out()
 
     def advance(self) -> None:
         """The step that is out was released."""

@@ -191,3 +191,15 @@ def _fault(loader: DataLoader, num_records: int) -> str | None:
     if not loader.in_order:
         return "in_order=False, so that a batch could meet the step of another"
     return None
+
+
+def tensors_of(data: Any) -> list[Tensor]:
+    """Tensors that hold the records themselves, where that can be seen."""
+    source = data.dataset if isinstance(data, DataLoader) else data
+    if isinstance(source, Subset):
+        return tensors_of(source.dataset)
+    if isinstance(source, ConcatDataset):
+        return [tensor for part in source.datasets for tensor in tensors_of(part)]
+    if isinstance(source, TensorDataset):
+        return list(source.tensors)
+    return [source] if isinstance(source, Tensor) else []

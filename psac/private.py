@@ -1,11 +1,13 @@
-"""Algorithm 1 around the user's own model, optimizer and loop.
+"""Algorithm 1 around the user's own model and optimizer.
 
     private = psac.make_private(model, optimizer, dataset, batch_size=512, epochs=10,
                                 epsilon=3.0, delta=1e-5)
-    for inputs, labels in private.loader:
-        optimizer.zero_grad()
-        F.cross_entropy(model(inputs), labels).backward()
-        optimizer.step()
+
+    def loss(model, x, y):               # ordinary code, given a batch of ONE record
+        return F.cross_entropy(model(x), y)
+
+    for batch in private.loader:
+        private.step(loss, batch)
     print(private.epsilon())
 
 One logical step releases
@@ -16,10 +18,11 @@ where B is the expected batch size, a public constant: never the number that was
 
 - (epsilon, delta)-differential privacy of all that the optimizer sees, for the relation that the
   sampling states, as the ledger says.  A step is in the ledger before its gradient is handed on.
+- No record sees another: `step` calls the function under `torch.vmap`, or one record at a time.
 - Noise is added once per logical step, whatever the physical batches, and on an empty draw too.
-- Each record drawn enters the sum once: another number of samples in the forward, a second backward
-  on a batch, a step that was left out, a gradient from elsewhere, parameters or losses that the
-  engine cannot vouch for (see `psac.gradients`) raise, and nothing is released.
+- Each record drawn enters the sum once: another batch than the one that the loader handed out, a
+  batch that was left out or altered, a backward or an optimizer step of the user's own, parameters
+  and buffers that something else than the optimizer has changed raise, and nothing is released.
 - Model and optimizer stay the user's own objects, and `close` gives them back without a trace.
 
 Not covered: the number of records, the choice of settings (`psac.tuned_epsilon` prices tuning),
@@ -33,22 +36,26 @@ import copy
 import dataclasses
 import math
 import secrets
-import sys
 import warnings
 import weakref
 from collections.abc import Callable, Container, Iterator, Mapping
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from psac import accounting, clipping_choice
-from psac.accounting import Ledger, PrivacyWarning
+from psac.accounting import Ledger
 from psac.batches import Loader
 from psac.clipping import PSAC, AdaptivePSAC, ClippingRule
-from psac.gradients import Engine, PrivacyError
-from psac.loading import dataset_of
+from psac.errors import PrivacyError, PrivacyWarning
+from psac.gradients import ClippedSum, Evaluator, Sensitive
+from psac.gradients.evaluate import LossFunction
+from psac.gradients.state import fingerprint
+from psac.gradients.training import attach, attached, refuse_modules
+from psac.handing import Handed
+from psac.loading import dataset_of, tensors_of
 from psac.noise import add_noise_
 from psac.plan import Plan, planned, positive
 from psac.randomness import NoiseGenerator, SecureGenerator, SeededGenerator
@@ -61,8 +68,12 @@ VERSION = 1
 trained: weakref.WeakKeyDictionary[nn.Module, dict[str, Ledger]] = weakref.WeakKeyDictionary()
 # By run: the steps that this process has released. States that were taken earlier know of fewer.
 released: dict[str, int] = {}
-# What torch puts around the step of every optimizer class, to call the hooks.
-HOOKED_STEP = torch.optim.Optimizer.profile_hook_step(lambda optimizer: None).__code__
+FUNCTION_FORM = """\
+    def loss(model, x, y):            # a batch of one record
+        return F.cross_entropy(model(x), y)
+
+    for batch in private.loader:
+        private.step(loss, batch)"""
 
 
 def make_private(
@@ -79,8 +90,6 @@ def make_private(
     clipping: Clipping | None = None,
     sampling: Sampling | None = None,
     physical_batch_size: int | None = None,
-    loss_reduction: Literal["mean", "sum"] = "mean",
-    batch_dim: int = 0,
     seed: int | None = None,
 ) -> Private:
     """Makes training of `model` by `optimizer` on `dataset` private; see the module's page.
@@ -111,8 +120,6 @@ def make_private(
         plan=plan,
         clipping=rule,
         physical_batch_size=physical_batch_size,
-        loss_reduction=loss_reduction,
-        batch_dim=batch_dim,
         generator=generator,
     )
 
@@ -140,31 +147,28 @@ class Private:
         plan: Plan,
         clipping: Clipping,
         physical_batch_size: int | None,
-        loss_reduction: Literal["mean", "sum"],
-        batch_dim: int,
         generator: NoiseGenerator,
     ) -> None:
         self.model, self.optimizer, self.plan, self.clipping = model, optimizer, plan, clipping
         self.ledger = Ledger(secure=generator.secure)
-        self.step = 0  # logical steps that were released
+        self.steps_taken = 0  # logical steps that were released
+        self.sensitive: Sensitive | None = None  # losses and norms of the last batch: NOT private
         self.id = secrets.token_hex(8)  # a resumed run keeps it
         self._noise = generator.spawn("noise")
         self._adaptive = clipping if isinstance(clipping, AdaptivePSAC) else None
         self._scale = self._adaptive.initial_scale if self._adaptive else 1.0
         self._below = 0.0  # samples of this logical batch below the scale, minus those above, / 2
-        self._complete = False  # the physical batch that is out is the last of its logical batch
-        self._unseen = 0  # samples of earlier parts of this logical batch that had no backward
-        self._closed = False
+        self._out: Handed | None = None  # the batch that awaits its step
+        self._prints: list[int] | None = None  # of all tensors of the model, after the last step
+        self._stepping = self._closed = False
         # Told how many steps are spent, before a gradient is handed on.
         self.on_release: Callable[[int], None] | None = None
-        self.engine = Engine(
-            model,
-            clipping=self._adaptive.rule(self._scale) if self._adaptive else clipping,  # type: ignore[arg-type]
-            loss_reduction=loss_reduction,
-            batch_dim=batch_dim,
-        )
-        self.engine.after_backward = self._count
-        self._bounds = self.engine.bounds
+        self.evaluator = Evaluator(model)
+        self.evaluator.outside.protect(tensors_of(data))
+        rule = self._adaptive.rule(self._scale) if self._adaptive else clipping
+        self._total = ClippedSum(self.evaluator, rule)  # type: ignore[arg-type]
+        self.parameters = self.evaluator.parameters
+        self._names = {id(p): name for name, p in self.parameters.items()}
         sampler = plan.sampling.sampler(
             num_records=plan.num_records,
             expected_batch_size=plan.expected_batch_size,
@@ -181,15 +185,22 @@ class Private:
             raise TypeError(
                 f"optimizer is {type(self.optimizer).__name__}: pass a torch.optim.Optimizer."
             )
+        if isinstance(self.optimizer, torch.optim.LBFGS):
+            raise PrivacyError(
+                "LBFGS evaluates the loss several times within a step, and each time is a release. "
+                "Use an optimizer that takes one gradient a step, such as SGD or Adam."
+            )
+        refuse_modules(self.model)
         self._refuse_strangers({id(p) for p in self.model.parameters()})
-        self.engine.attach()
-        self.engine.expect(0)
-        for parameter in [*self.engine.parameters.values(), *self._optimized().values()]:
+        attach(self.model, self.parameters, self)
+        for parameter in [*self.parameters.values(), *self._optimized().values()]:
             parameter.grad = None  # computed without noise: the optimizer must not see it
         self._handles = [self.optimizer.register_step_pre_hook(self._before_step)]
-        left_out = [
-            name for name, p in self.engine.parameters.items() if id(p) not in self._optimized()
+        self._handles += [
+            p.register_post_accumulate_grad_hook(self._refuse_backward)
+            for p in self.parameters.values()
         ]
+        left_out = [name for name, p in self.parameters.items() if id(p) not in self._optimized()]
         if left_out:
             warnings.warn(
                 f"the parameters {left_out} are trainable but not in the optimizer: they never "
@@ -220,7 +231,9 @@ class Private:
         for handle in self._handles:
             handle.remove()
         self._handles, self._closed = [], True
-        self.engine.detach()
+        self._total.discard()
+        if attached.get(self.model) is self:
+            del attached[self.model]
 
     def __enter__(self) -> Private:
         return self
@@ -234,8 +247,7 @@ class Private:
 
         For training something else with its help, such as the generator of a GAN.
         """
-        parameters = [p for p in self.engine.parameters.values() if p.requires_grad]
-        before, self.engine.silent = self.engine.silent, True
+        parameters = [p for p in self.parameters.values() if p.requires_grad]
         for parameter in parameters:
             parameter.requires_grad_(False)
         try:
@@ -243,8 +255,18 @@ class Private:
         finally:
             for parameter in parameters:
                 parameter.requires_grad_(True)
-            self.engine.silent = before
-            self.engine.look()
+
+    @contextlib.contextmanager
+    def public_change(self) -> Iterator[None]:
+        """What is changed in here follows from public data, or from the model itself.
+
+        That is: parameters and buffers of the model, and tensors that the loss function reads from
+        outside, such as the weights of a teacher.
+        """
+        self._refuse_changes()
+        yield
+        self._prints = None
+        self.evaluator.outside.accept()
 
     # What was spent
     @property
@@ -266,7 +288,7 @@ class Private:
     @property
     def epoch(self) -> int:
         """Whole epochs that are done."""
-        return self.plan.epoch_of(self.step)
+        return self.plan.epoch_of(self.steps_taken)
 
     @property
     def scale(self) -> float:
@@ -332,62 +354,39 @@ class Private:
         return [
             module
             for module in self.model.modules()
-            if any(id(p) in self.engine.names for p in module.parameters(recurse=False))
+            if any(id(p) in self._names for p in module.parameters(recurse=False))
         ]
 
     # A step
-    def hand_out(self, num_samples: int, *, last: bool) -> None:
-        """A physical batch is out: one backward of so many samples is welcome; for loaders."""
-        self._unseen += self._awaited()
-        self.engine.expect(num_samples)
-        self._complete = last
+    def step(self, loss: LossFunction, batch: Any) -> bool:
+        """Algorithm 1 on a batch of `private.loader`; True when a logical step was released.
 
-    def backward(self, losses: Tensor) -> None:
-        """Backward from one loss per sample, shape [n]: nothing is left to a reduction."""
-        expected = self.engine.expected
-        if not isinstance(losses, Tensor) or tuple(losses.shape) != (expected,):
-            given = list(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
-            raise ValueError(
-                f"losses are {given}, but private.loader handed out {expected} samples: pass one "
-                f"loss per sample, a tensor of shape [{expected}] (reduction='none')."
-            )
-        (losses.mean() if self.engine.loss_reduction == "mean" else losses.sum()).backward()
+        `loss(model, *batch)` (`loss(model, **batch)` for a mapping) is ordinary code.  It is called
+        with a batch of ONE record, under `torch.vmap`, and returns the loss of that record: a mean
+        over its tokens, `model(**batch).loss`, label smoothing, whatever it is.  False means that
+        more physical batches of the same logical batch are to come.
+        """
+        self._refuse_unless_handed_out(batch)
+        self._refuse_changes()
+        self.sensitive = self._total.add(loss, batch)  # losses, norms, weights, sums
+        if self._adaptive:
+            norms = self.sensitive.norms
+            self._below += float((norms <= self._scale).sum()) - len(norms) / 2
+        assert self._out is not None
+        is_last, self._out = self._out.is_last, None
+        if is_last:
+            self.release()
+        else:
+            self._prints = self._fingerprints()
+        return is_last
 
-    def _before_step(self, optimizer: Any, args: tuple, kwargs: dict) -> None:
-        """The optimizer is about to step: it gets the private gradient, or none."""
-        if any(argument is not None for argument in (*args[1:], kwargs.get("closure"))):
-            raise PrivacyError(
-                "optimizer.step(closure) computes gradients within the step. Call backward first, "
-                "then optimizer.step()."
-            )
-        if not self._complete and within_own_step(optimizer):
-            return  # of a class whose step calls super().step(): the outer one has been here
-        self._refuse_without_backward()
-        self._refuse_strangers(self.engine.names)
-        parameters = self.engine.parameters
-        for parameter in parameters.values():
-            parameter.grad = None  # no optimizer of torch moves a parameter without a gradient
-        if not self._complete:
-            return
-        self._complete = False
-        for name, gradient in self._release().items():
-            # rounded to half precision here, with its noise; the sum before it is not
-            parameters[name].grad = gradient.to(parameters[name].dtype)
-        self.engine.expect(0)  # a backward that comes too late is not of the next batch
-
-    def _release(self) -> dict[str, Tensor]:
-        """The noisy mean gradient; from here on it counts as seen."""
-        below, self._below, self._unseen = self._below, 0.0, 0
-        bounds, sums = self.engine.bounds, self.engine.collect()
-        if bounds != self._bounds:
-            raise PrivacyError(
-                f"the rules of private.engine.clipping had the bounds {bounds} in this step, and "
-                f"{self._bounds} in make_private: the noise would not fit the sum. Nothing was "
-                "released. Other bounds need a new run; the scale of a rule may change."
-            )
+    def release(self) -> None:
+        """Ledger, noise, optimizer; for loaders, which call it on an empty draw."""
+        sums, below = self._total.collect(), self._below
+        self._below = 0.0
         self._spend(1)
         self.loader.advance()
-        self.step += 1
+        self.steps_taken += 1
         for bound, names in self._groups():
             add_noise_(
                 [sums[name] for name in names],
@@ -397,13 +396,40 @@ class Private:
             )
         if self._adaptive:
             self._adapt(below)
-        return sums
+        self._optimize(sums)
+        self._prints = self._fingerprints()
+
+    def _optimize(self, gradients: Mapping[str, Tensor]) -> None:
+        """The optimizer's step, on these gradients and no others."""
+        for name, parameter in self.parameters.items():
+            # rounded to half precision here, with its noise; the sum before it is not
+            parameter.grad = gradients[name].to(parameter.dtype)
+        self._last_of_the_hooks()
+        self._handed = [p.grad for p in self.parameters.values()]
+        self._handed_prints = fingerprint(self._handed) if self._others_hook() else []
+        self._stepping = True
+        try:
+            self.optimizer.step()
+        finally:
+            self._stepping, self._handed = False, []
+            for parameter in self.parameters.values():
+                parameter.grad = None
+
+    def hand_out(self, batch: Any, *, last: bool) -> None:
+        """This batch awaits its step; for loaders."""
+        self._refuse_left_out()
+        self._out = Handed(batch, last)
+
+    def start_pass(self) -> None:
+        """What was not released is forgotten; for loaders."""
+        self._out, self._below = None, 0.0
+        self._total.discard()
 
     def _groups(self) -> Iterator[tuple[float, list[str]]]:
         """Bounds, and the parameters that are clipped together by them."""
-        groups = self.engine.groups
-        for k, bound in enumerate(self._bounds):
-            yield bound, [name for name in self.engine.parameters if groups.of([name]) == k]
+        groups = self._total.groups
+        for k, bound in enumerate(self._total.bounds):
+            yield bound, [name for name in self.parameters if groups.of([name]) == k]
 
     def _noise_for_gradients(self) -> float:
         """The noise of a group's sum, over the group's bound.
@@ -420,12 +446,6 @@ class Private:
         groups = len(self.clipping) if isinstance(self.clipping, Mapping) else 1
         return total * math.sqrt(groups)
 
-    def _count(self) -> None:
-        """How many of the samples of the last backward are below the scale."""
-        norms = self.engine.norms
-        if self._adaptive and norms is not None:
-            self._below += float((norms <= self._scale).sum()) - len(norms) / 2
-
     def _adapt(self, below: float) -> None:
         """The scale follows the noisy count: a function of released values alone."""
         assert self._adaptive is not None
@@ -434,26 +454,111 @@ class Private:
             # One sample moves the count by 1/2.
             std = self._adaptive.noise_multiplier(batch, self.plan.noise_multiplier) / 2
             add_noise_([released], std=std, generator=self._noise)
-        self._scale = self._adaptive.next_scale(self._scale, float(released) / batch, self.step)
-        self.engine.clipping = self._adaptive.rule(self._scale)
+        self._scale = self._adaptive.next_scale(self._scale, float(released) / batch, self.steps_taken)
+        self._total.clipping = self._adaptive.rule(self._scale)
 
     # Refusals
     def _optimized(self) -> dict[int, Tensor]:
         return {id(p): p for group in self.optimizer.param_groups for p in group["params"]}
 
-    def _awaited(self) -> int:
-        """Samples that are out and whose backward has not come."""
-        return (self.engine.expected or 0) if self.engine._backward_is_welcome() else 0
-
-    def _refuse_without_backward(self) -> None:
-        """Raises for a step that would spend privacy on noise alone, or leave samples out."""
-        if missing := self._unseen + self._awaited():
+    def _refuse_unless_handed_out(self, batch: Any) -> None:
+        if self._closed:
+            raise PrivacyError("this private run is closed; call make_private for a new one.")
+        if self._out is None:
             raise PrivacyError(
-                f"optimizer.step() was called, but {missing} of the samples that private.loader "
-                "handed out had no backward through the private model: the step would spend "
-                "privacy on noise. Nothing was spent. Call loss.backward(), or "
-                "private.backward(losses), on every batch before optimizer.step()."
+                "no batch awaits a step: each batch of private.loader is given to private.step "
+                "once, while the loop over private.loader is at it."
             )
+        self._out.refuse_other(batch)
+        changed = [name for name, p in self.parameters.items() if not p.requires_grad]
+        changed += [
+            name
+            for name, p in self.model.named_parameters()
+            if p.requires_grad and id(p) not in self._names
+        ]
+        if changed:
+            raise PrivacyError(
+                f"{', '.join(changed[:5])}: which parameters are trained was changed after "
+                "make_private. Close the run and make a new one, which costs its own privacy; both "
+                "together cost (first.ledger + second.ledger).epsilon(delta)."
+            )
+        self._refuse_strangers(self._names)
+
+    def _refuse_left_out(self) -> None:
+        if self._out is not None:
+            raise PrivacyError(
+                "the batch before this one was not given to private.step. Every batch of "
+                "private.loader must be, whatever is in it: which ones are left out would tell of "
+                "their records."
+            )
+
+    def _tensors(self) -> dict[str, Tensor]:
+        return {**dict(self.model.named_parameters()), **dict(self.model.named_buffers())}
+
+    def _fingerprints(self) -> list[int]:
+        return fingerprint(self._tensors().values())
+
+    def _refuse_changes(self) -> None:
+        """Raises if something else than the optimizer has written to the model."""
+        if self._prints is None:
+            return
+        tensors = self._tensors()
+        prints = fingerprint(tensors.values())
+        if prints != self._prints:
+            pairs = zip(tensors, prints, self._prints, strict=False)
+            names = [name for name, now, before in pairs if now != before]
+            raise PrivacyError(
+                f"{', '.join(names[:5]) or 'a tensor of the model'} was changed since the last "
+                "step, and not by the optimizer: if it was computed from private records, it would "
+                "be released without noise. If the change is public, make it within "
+                "`with private.public_change():`."
+            )
+
+    def _refuse_backward(self, parameter: Tensor) -> None:
+        """A backward of the user's own has reached a private parameter."""
+        parameter.grad = None
+        name = self._names.get(id(parameter), "a parameter")
+        raise PrivacyError(
+            f"backward() has reached '{name}' of the private {type(self.model).__name__}: that "
+            "gradient is neither clipped nor noisy. psac runs the backward itself. Write\n"
+            f"{FUNCTION_FORM}\nTo train something else through the model, call backward within "
+            "`with private.paused():`."
+        )
+
+    def _before_step(self, optimizer: Any, args: tuple, kwargs: dict) -> None:
+        """Whoever calls optimizer.step: only `private.step` may."""
+        if not self._stepping:
+            for parameter in self.parameters.values():
+                parameter.grad = None
+            raise PrivacyError(
+                "optimizer.step() was called on a private model. psac calls it itself, when a "
+                f"logical batch is complete. Write\n{FUNCTION_FORM}"
+            )
+        grads = [p.grad for p in self.parameters.values()]
+        same = all(a is b for a, b in zip(grads, self._handed, strict=True))
+        if not same or (self._handed_prints and fingerprint(self._handed) != self._handed_prints):
+            raise PrivacyError(
+                "a hook on optimizer.step has changed the private gradient before the optimizer "
+                "saw it. Remove the hook. What is computed from the released gradient alone "
+                "belongs into a step of your own optimizer class."
+            )
+        self._handed_prints = []  # a class whose step calls super().step() comes here again
+        self._handed = grads
+
+    def _others_hook(self) -> bool:
+        """Whether somebody else has hooks that run before the optimizer's step."""
+        from torch.optim import optimizer as of_torch
+
+        return len(self.optimizer._optimizer_step_pre_hooks) > 1 or bool(
+            of_torch._global_optimizer_pre_hooks
+        )
+
+    def _last_of_the_hooks(self) -> None:
+        """Our hook runs last, so that it sees what the others did."""
+        hooks = self.optimizer._optimizer_step_pre_hooks
+        key = self._handles[0].id
+        if next(reversed(hooks)) != key:
+            hooks[key] = hooks.pop(key)
 
     def _refuse_strangers(self, known: Container[int]) -> None:
         """Raises for what the optimizer would train that is not known, by its id."""
@@ -483,7 +588,7 @@ class Private:
             "version": VERSION,
             "id": self.id,
             "run": self._identity(),
-            "step": self.step,
+            "step": self.steps_taken,
             "planned_steps": self.plan.steps,
             "ledger": self.ledger.to_json(),
             "sampler": self.loader.state_dict(),
@@ -500,7 +605,6 @@ class Private:
             "noise_multiplier": self.plan.noise_multiplier,
             "delta": self.plan.delta,
             "clipping": repr(self.clipping),
-            "loss_reduction": self.engine.loss_reduction,
             "seed": self._noise.seed if isinstance(self._noise, SeededGenerator) else None,
         }
 
@@ -523,15 +627,16 @@ class Private:
                 f"the run was started with other settings ({'; '.join(changed)}). Call "
                 "make_private as it was called then; a changed run needs a budget of its own."
             )
-        self.id = state.get("id", self.id)  # states of psac 0.1 have none
+        self.id = state["id"]
         self.ledger = Ledger.from_json(state["ledger"])
-        self.step, self._scale = state["step"], state["scale"]
+        self.steps_taken, self._scale = state["step"], state["scale"]
         self.plan = dataclasses.replace(self.plan, steps=state["planned_steps"])
         self.loader.load_state_dict(state["sampler"])
         if isinstance(self._noise, SeededGenerator):
             self._noise.load_state_dict(state["noise"])
         if self._adaptive:
-            self.engine.clipping = self._adaptive.rule(self._scale)
+            self._total.clipping = self._adaptive.rule(self._scale)
+        self._prints = None
         self._enter()
         self.charge_lost(released[self.id], "this state")
 
@@ -556,21 +661,7 @@ class Private:
         plan = self.plan
         secure = "" if self.ledger.secure else ", seeded: NOT private"
         return (
-            f"Private(step {self.step} of {plan.steps}, noise_multiplier="
+            f"Private(step {self.steps_taken} of {plan.steps}, noise_multiplier="
             f"{plan.noise_multiplier:.4g}, sampling={plan.sampling.name} at rate "
             f"{plan.sampling_rate:.4g}, clipping={self.clipping!r}{secure})"
         )
-
-
-def within_own_step(optimizer: Any) -> bool:
-    """Whether a step of this optimizer was called by another one, such as by super().step().
-
-    A class that inherits from SGD has a step with hooks, and so has SGD, as soon as there was an
-    optimizer of each: the hooks run in both.
-    """
-    frame, steps = sys._getframe(1), 0
-    while frame is not None and steps < 2:
-        if frame.f_code is HOOKED_STEP and frame.f_locals["args"][0] is optimizer:
-            steps += 1
-        frame = frame.f_back
-    return steps == 2

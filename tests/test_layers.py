@@ -8,6 +8,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "psac"
 # A module may import from those above it.
 ORDER = [
+    "errors",
     "_compiling",
     "_torch_threads",
     "atomic",
@@ -22,6 +23,7 @@ ORDER = [
     "noise",
     "accounting",
     "plan",
+    "handing",
     "batches",
     "private",
     "journal",

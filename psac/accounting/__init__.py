@@ -22,7 +22,8 @@ from psac.accounting.calibration import (
     without_side_query,
 )
 from psac.accounting.ledger import Ledger
-from psac.accounting.entries import Entry, PrivacyWarning
+from psac.accounting.entries import Entry
+from psac.errors import PrivacyWarning
 
 __all__ = [
     "epsilon",

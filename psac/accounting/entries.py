@@ -35,10 +35,6 @@ class Entry:
         )
 
 
-class PrivacyWarning(UserWarning):
-    """The numbers are right, but protect less than they seem to."""
-
-
 def number(name: str, value: object, *, allowed: str, advice: str) -> float:
     """The value as a float, if it is a number within `allowed`, written as an interval."""
     given = f"{name} is {value!r}"

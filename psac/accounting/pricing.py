@@ -17,7 +17,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from psac.accounting import losses
-from psac.accounting.entries import ADD_OR_REMOVE, REPLACE, Entry, PrivacyWarning, number
+from psac.accounting.entries import ADD_OR_REMOVE, REPLACE, Entry, number
+from psac.errors import PrivacyWarning
 from psac.accounting.schemes import SCHEMES
 
 if TYPE_CHECKING:

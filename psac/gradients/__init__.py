@@ -1,26 +1,19 @@
-"""Per-sample squared norms and weighted sums for any model."""
+"""Per-sample norms and clipped sums of gradients, for any model and loss function of one record."""
 
 from .check import Report, check
-from .engine import Engine
-from .errors import (
-    NotIsolated,
-    OutsideTheTape,
-    PrivacyError,
-    SlowPathWarning,
-    UnprotectedGradientWarning,
-    UnprotectedStateWarning,
-)
+from .clipped import ClippedSum, Sensitive
+from .errors import NotIsolated, PrivacyError, SlowPathWarning
+from .evaluator import Evaluator
 from .functional import per_sample_norms, weighted_gradient
 
 __all__ = [
-    "Engine",
+    "ClippedSum",
+    "Evaluator",
     "NotIsolated",
-    "OutsideTheTape",
     "PrivacyError",
     "Report",
+    "Sensitive",
     "SlowPathWarning",
-    "UnprotectedGradientWarning",
-    "UnprotectedStateWarning",
     "check",
     "per_sample_norms",
     "weighted_gradient",

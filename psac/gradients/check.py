@@ -1,14 +1,15 @@
 """`psac.check`: what the engine would do with a model, in a table that a person reads.
 
-It raises nothing and says everything: which rule serves each parameter and how its norms are taken,
-whether samples are isolated from each other, how far the engine is from a plain loop over samples,
-and what it costs beside an ordinary step.
+It raises nothing and says everything: how the function is evaluated, which rule serves each
+parameter and how its norms are taken, which operations torch runs record by record, how far the
+engine is from a plain loop over records, and what it costs beside an ordinary step.
 """
 
 from __future__ import annotations
 
 import re
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,13 +17,14 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch._C import _functorch
 
-from .capture import Captured
-from .functional import LossFunction, Study, norms_of
+from . import trees
+from .errors import SlowPathWarning
+from .evaluate import Evaluation, LossFunction
+from .evaluator import Evaluator
 from .groups import TOGETHER
-from .plan import Plan
-from .proof import ALONE
-from .rules import RULES
+from .selfcheck import COMPARED, distance
 from .training import trainable
 
 
@@ -44,32 +46,36 @@ class Report:
     model: str
     num_samples: int = 0
     num_parameters: int = 0
-    isolated: bool = False
-    way: str = "refused"  # "fast", "loop over samples" or "refused"
+    way: str = "refused"  # "vmap", "alone" or "refused"
     reason: str = ""
     error: float | None = None  # largest relative distance to the loop
     seconds: tuple[float, float] | None = None  # ordinary, private
     peak_bytes: tuple[int, int] | None = None
     rows: list[Row] = field(default_factory=list)
+    loops: list[str] = field(default_factory=list)  # operations that torch runs record by record
 
     @property
     def ok(self) -> bool:
         return self.way != "refused"
 
     def title(self) -> str:
-        samples = f", {self.num_samples} samples" if self.num_samples else ""
+        samples = f", {self.num_samples} records" if self.num_samples else ""
         return f"{self.model}: {self.num_parameters:,} trainable parameters{samples}"
 
     def facts(self) -> list[tuple[str, str]]:
-        """What was found of the model as a whole, by name."""
-        verdict = {"fast": "yes", "loop over samples": "yes, slowly", "refused": "NO"}[self.way]
-        facts = [
-            ("can be trained privately", verdict),
-            ("samples are isolated", "yes" if self.isolated else "NOT SHOWN"),
-        ]
+        """What holds for the model as a whole, by name."""
+        verdict = {"vmap": "yes", "alone": "yes, slowly", "refused": "NO"}[self.way]
+        isolation = {
+            "vmap": "by construction (torch.vmap)",
+            "alone": "by construction (one record at a time)",
+            "refused": "NOT SHOWN",
+        }[self.way]
+        facts = [("can be trained privately", verdict), ("records are isolated", isolation)]
+        if self.loops:
+            facts.append(("record by record in torch", ", ".join(self.loops)))
         if self.error is not None:
-            distance = f"{self.error:.1e} (relative, on {ALONE} samples)"
-            facts.append(("distance to a plain loop", distance))
+            text = f"{self.error:.1e} (relative, on {min(COMPARED, self.num_samples)} records)"
+            facts.append(("distance to a plain loop", text))
         if self.seconds:
             times = beside(*self.seconds, lambda s: f"{s * 1e3:.1f} ms")
             facts.append(("time of forward + backward", times))
@@ -89,71 +95,78 @@ class Report:
         return str(self)
 
 
-def check(model: nn.Module, loss_fn: LossFunction, batch: Any) -> Report:
+def check(model: nn.Module, loss: LossFunction, batch: Any) -> Report:
     """Tries the engine on one batch and reports.
 
-    `loss_fn(model, batch)` returns the vector of per-sample losses.
+    `loss(model, *batch)` is the function that `private.step` takes: it is given a batch of one
+    record and returns its loss.
     """
     report = Report(model=type(model).__name__)
     try:
         parameters = trainable(model)
         report.num_parameters = sum(p.numel() for p in parameters.values())
-        study = Study.of(model, loss_fn, batch)
-        report.num_samples = study.num_samples
-        plan = study.plan()
-        report.isolated, report.way = True, "fast" if plan else "loop over samples"
-        report.reason = study.reason
-        captured = study.captured(plan)
-        report.rows = rows_of(study, plan, captured, parameters)
-        report.error = study.error
-        report.seconds, report.peak_bytes = costs(study, plan, list(parameters.values()))
+        report.num_samples = trees.num_records(batch)
+        evaluator = Evaluator(model)
+        report.loops, evaluation = loops_of(evaluator, loss, batch)
+        report.way = evaluation.way
+        report.reason = next(iter(evaluator.reasons.values()), "")
+        report.rows = rows_of(evaluation, parameters)
+        if evaluation.way == "vmap":
+            report.error = distance(evaluator.vectorized, loss, batch)
+        report.seconds, report.peak_bytes = costs(evaluator, loss, batch)
     except Exception as error:  # noqa: BLE001 - the report says what happened, whatever it was
         report.way, report.reason = "refused", f"{type(error).__name__}: {error}"
     return report
 
 
-def rows_of(
-    study: Study, plan: Plan | None, captured: Any, parameters: dict[str, nn.Parameter]
-) -> list[Row]:
-    rules: dict[str, list[str]] = {name: [] for name in parameters}
-    methods = dict.fromkeys(parameters, "sample by sample")
-    if plan is not None and isinstance(captured, Captured):
-        graph = study.graph
-        for cluster in plan.clusters:
-            used = dict.fromkeys(rule_name(graph.names[number]) for number, _ in cluster.uses)
-            for name in cluster.parameters:
-                rules[name] += used
-                methods[name] = plan.methods.get(cluster.parameters, "no gradient in this batch")
-        for name in plan.unused:
-            methods[name] = "not used: zero"
-    found: dict[tuple, list[str]] = {}
+def loops_of(
+    evaluator: Evaluator, loss: LossFunction, batch: Any
+) -> tuple[list[str], Evaluation]:
+    """The operations that have no batching rule, as torch names them, and the evaluation."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        evaluation = evaluator(loss, batch)
+        if evaluation.way == "vmap":
+            _functorch._set_vmap_fallback_warning_enabled(True)
+            evaluation = evaluator.vectorized.evaluate(loss, batch)
+            _functorch._set_vmap_fallback_warning_enabled(False)
+    texts = [str(w.message) for w in caught if w.category is not SlowPathWarning]
+    names = [re.search(r"batching rule for (\S+?)\.? ", f"{text} ") for text in texts]
+    return list(dict.fromkeys(m.group(1).strip("'.") for m in names if m)), evaluation
+
+
+def rows_of(evaluation: Evaluation, parameters: dict[str, nn.Parameter]) -> list[Row]:
+    alike: dict[tuple, list[str]] = {}
     for name, p in parameters.items():
+        method = evaluation.measured.methods.get(name, "no gradient in this batch")
+        rule = ", ".join(evaluation.rules.get(name, ())) or "-"
+        if evaluation.way == "alone":
+            method = "record by record"
         pattern = re.sub(r"(?<=\.)\d+(?=\.)", "*", name)
-        key = (pattern, tuple(p.shape), ", ".join(rules[name]) or "-", methods[name])
-        found.setdefault(key, []).append(name)
+        alike.setdefault((pattern, tuple(p.shape), rule, method), []).append(name)
     return [
         Row(pattern if len(names) > 1 else names[0], len(names), shape, rule, method)
-        for (pattern, shape, rule, method), names in found.items()
+        for (pattern, shape, rule, method), names in alike.items()
     ]
 
 
-def rule_name(node: str) -> str:
-    return RULES[node].__name__ if node in RULES else f"generic ({node.removesuffix('Backward0')})"
+def costs(evaluator: Evaluator, loss: LossFunction, batch: Any) -> tuple[tuple, tuple | None]:
+    """(ordinary, private) seconds and peak bytes of forward and backward, taken in turns.
 
-
-def costs(
-    study: Study, plan: Plan | None, parameters: list[nn.Parameter]
-) -> tuple[tuple, tuple | None]:
-    """(ordinary, private) seconds and peak bytes of forward and backward, taken in turns."""
+    The ordinary step is that of the same function on the whole batch.
+    """
+    parameters = list(evaluator.parameters.values())
 
     def ordinary() -> None:
         with torch.enable_grad():
-            torch.autograd.grad(study.run().sum(), parameters, allow_unused=True)
+            value = trees.call(loss, evaluator.model, batch)
+            torch.autograd.grad(value.sum(), parameters, allow_unused=True)
 
     def private() -> None:
-        captured = study.again().captured(plan)
-        ones = torch.ones(study.num_samples, dtype=norms_of(captured).dtype)
-        captured.weighted_sums([ones], TOGETHER)
+        measured = evaluator(loss, batch).measured
+        (squares,) = measured.norms_squared(TOGETHER)
+        if squares is not None:
+            measured.weighted_sums([torch.ones_like(squares)], TOGETHER)
 
     times: tuple[list[float], list[float]] = ([], [])
     peaks = peak_of(ordinary), peak_of(private)

@@ -14,31 +14,143 @@ packed weight. Norms are those of the sum:
 from __future__ import annotations
 
 import math
+import warnings
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import GradientEdge
 
 from .contributions import Budget, Contribution, Dense, Outer, gram_sum, square_sum
-from .graph import ACCUMULATE, Edge, Graph
+from .graph import ACCUMULATE, Edge, Graph, trace
 from .lookup import Lookup
 from .memory import slices
-from .plan import TRANSPOSES, WHOLE, Cluster
 from .precision import HALF, pieces, wide
 from .ragged import Ragged
-from .rules.generic import pull_back
 from .single import Single
 from .weights import Weights
 
+# Backward nodes that move, copy or cast the entries of one tensor and change no norm.
+ISOMETRIES = frozenset(
+    {
+        "TBackward0",
+        "TransposeBackward0",
+        "PermuteBackward0",
+        "ViewBackward0",
+        "UnsafeViewBackward0",
+        "ReshapeAliasBackward0",
+        "UnsqueezeBackward0",
+        "SqueezeBackward0",
+        "SqueezeBackward1",
+        "SqueezeBackward2",
+        "AliasBackward0",
+        "CloneBackward0",
+        "ToCopyBackward0",
+        "SliceBackward0",
+        "SelectBackward0",
+        "SplitBackward0",
+        "SplitWithSizesBackward0",
+        "ChunkBackward0",
+        "UnbindBackward0",
+        "NarrowBackward0",
+    }
+)
+TRANSPOSES = frozenset({"TBackward0", "TransposeBackward0"})
+WHOLE = TRANSPOSES | {"ToCopyBackward0", "AliasBackward0", "CloneBackward0"}
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Parameters whose per-sample gradients are one sum over `sources`.
+
+    A source is a tensor that records were computed from: a parameter, or made of parameters.
+    """
+
+    parameters: tuple[str, ...]
+    sources: tuple[int, ...]  # by id
+    graph: Graph | None = None  # from sources to parameters, unless each source is the parameter
+    edges: Mapping[int, Edge] | None = None  # where sources are in it
+
+    def ways(self) -> dict[Edge, str]:
+        """How each source holds the parameters: itself, transposed, isometric or general."""
+        assert self.graph is not None
+        assert self.edges is not None
+        return {edge: way(self.graph, edge) for edge in self.edges.values()}
+
+    def measured(self, parts: Mapping[int, list[Contribution]], num_samples: int) -> Alone | Joint:
+        if self.graph is None:
+            ((name,), (uses,)) = self.parameters, parts.values()
+            return Alone(name, joined(uses))
+        assert self.edges is not None
+        by_edge: dict[Edge, list[Contribution]] = defaultdict(list)
+        for source, uses in parts.items():
+            by_edge[self.edges[source]] += uses
+        return Joint(self.graph, self, by_edge, num_samples)
+
+
+def clusters_of(sources: Mapping[int, Tensor], names: Mapping[int, str]) -> list[Cluster]:
+    """The sources by the parameters that they are made of.
+
+    `names` maps id(parameter) to its name; a source without any is nobody's.
+    """
+    derived = {key: t for key, t in sources.items() if key not in names and not t.is_leaf}
+    if not derived:
+        return [Cluster((names[key],), (key,)) for key in sources if key in names]
+    graph = trace(list(derived.values()), names)
+    below: list[frozenset[str]] = []
+    for number, children in enumerate(graph.children):
+        own = {graph.parameters[number]} if number in graph.parameters else set()
+        below.append(frozenset(own).union(*(below[c] for c, _ in children if c >= 0)))
+    edges = dict(zip(derived, graph.roots, strict=True))
+    clusters: list[tuple[set[str], list[int]]] = []
+    for key in sources:
+        reached = below[edges[key][0]] if key in edges else {names[key]} if key in names else set()
+        if not reached:
+            continue
+        merged, members = set(reached), [key]
+        for cluster in [c for c in clusters if c[0] & merged]:
+            merged, members = merged | cluster[0], cluster[1] + members
+            clusters.remove(cluster)
+        clusters.append((merged, members))
+    found = []
+    for parameters, members in clusters:
+        if not any(key in edges for key in members):
+            found.append(Cluster(tuple(parameters), tuple(members)))
+            continue
+        places = {key: edges[key] if key in edges else leaf(graph, names[key]) for key in members}
+        found.append(Cluster(tuple(sorted(parameters)), tuple(members), graph, places))
+    return found
+
+
+def leaf(graph: Graph, name: str) -> Edge:
+    return graph.leaves[name], 0
+
+
+def way(graph: Graph, edge: Edge) -> str:
+    """How the entries of a source are those of its parameter."""
+    passed, number = [], edge[0]
+    while number not in graph.parameters:
+        children = [c for c in graph.children[number] if c[0] >= 0]
+        if len(children) != 1 or graph.names[number] not in ISOMETRIES:
+            return "general"
+        passed.append(graph.names[number])
+        number = children[0][0]
+    if all(name in WHOLE for name in passed):
+        turns = sum(name in TRANSPOSES for name in passed)
+        if turns == 0:
+            return "itself"
+        if len(graph.shape(edge)) == 2:
+            return "transposed" if turns % 2 else "itself"
+    return "isometric"
+
 
 class Alone:
-    """A parameter with one use, which holds it whole: most are."""
+    """A parameter that records were computed from directly: most are."""
 
-    def __init__(self, cluster: Cluster, part: Contribution):
-        assert cluster.alone is not None
-        (self.name,) = cluster.parameters
-        self.part = in_parameter_space(part, cluster.alone)
+    def __init__(self, name: str, part: Contribution):
+        self.name, self.part = name, part
 
     @property
     def method(self) -> str:
@@ -61,25 +173,25 @@ class Joint:
         self,
         graph: Graph,
         cluster: Cluster,
-        found: Mapping[tuple[int, int], Contribution],
+        uses: Mapping[Edge, list[Contribution]],
         num_samples: int,
     ):
-        self.graph, self.cluster, self.num_samples = graph, cluster, num_samples
+        self.graph, self.ways, self.num_samples = graph, cluster.ways(), num_samples
         self.leaves = {name: graph.leaves[name] for name in cluster.parameters}
-        groups: dict[Edge, list[Contribution]] = defaultdict(list)
-        for (number, k), part in found.items():
-            groups[graph.children[number][k]].append(part)
-        self.whole = cluster.whole
+        self.whole = len(self.leaves) == 1 and all(
+            way in ("itself", "transposed") for way in self.ways.values()
+        )
+        self.parts: dict[Edge, Contribution]
         if self.whole:
-            (leaf,) = self.leaves.values()
+            (number,) = self.leaves.values()
             turned = [
-                in_parameter_space(part, cluster.ways[edge])
-                for edge, parts in groups.items()
+                in_parameter_space(part, self.ways[edge])
+                for edge, parts in uses.items()
                 for part in parts
             ]
-            self.parts: dict[Edge, Contribution] = {(leaf, 0): joined(turned)}
+            self.parts = {(number, 0): joined(turned)}
         else:
-            self.parts = {edge: joined(parts) for edge, parts in groups.items()}
+            self.parts = {edge: joined(parts) for edge, parts in uses.items()}
         self.kept: dict[str, Dense] = {}  # per-sample gradients of the parameters
         self.method = ""
 
@@ -95,7 +207,11 @@ class Joint:
             rows = [self.rows(s) for s in self._slices()]
             self.kept = {name: Dense(torch.cat([r[name] for r in rows])) for name in rows[0]}
             self.parts = {}
-        return norms_of_rows([self])
+        norms = []
+        for s in self._slices():
+            rows = self.rows(s).values()
+            norms.append(torch.stack([square_sum(value) for value in rows]).sum(0))
+        return torch.cat(norms)
 
     def _slices_do_not_overlap(self) -> bool:
         if self.derived:
@@ -114,7 +230,7 @@ class Joint:
     @property
     def derived(self) -> bool:
         """Whether parameters are behind a computation, not only behind slices and casts."""
-        return any(way == "general" for way in self.cluster.ways.values())
+        return any(way == "general" for way in self.ways.values())
 
     def _slices(self) -> list[slice]:
         return slices(self.num_samples, self.bytes_per_sample())
@@ -175,7 +291,7 @@ class Joint:
             below, value = self._past_casts(edge, value, each)
             if below[0] in self.graph.parameters:
                 add({self.graph.parameters[below[0]]: value})
-            elif self.cluster.ways[edge] == "general" or not self._is_half(below):
+            elif self.ways[edge] == "general" or not self._is_half(below):
                 add(self._backward(below, value, each))
             else:
                 found, factor = pieces(value, range(int(each), value.dim()))
@@ -235,49 +351,45 @@ class Joint:
             part.zero_samples(samples)
 
 
-class Across:
-    """Clusters of several graphs that share parameters: forwards that one backward joins."""
+def pull_back(
+    outputs: Sequence[GradientEdge],
+    targets: Sequence[GradientEdge],
+    grads: Sequence[Tensor],
+    shapes: Sequence[tuple],
+) -> list[Tensor]:
+    """Vector-Jacobian products for a leading batch of output gradients.
 
-    def __init__(self, joints: Sequence[Joint]):
-        self.joints = list(joints)
-        self.num_samples = joints[0].num_samples
-        self.method = ""
-        self.merged: Contribution | None = None
-        if all(joint.whole for joint in joints):
-            self.merged = joined([part for joint in joints for part in joint.parts.values()])
+    Zeros where nothing arrives.
+    """
+    count = grads[0].shape[0]
 
-    def norms_squared(self, budget: Budget) -> Tensor:
-        if self.merged is None:
-            self.method = "pulled back"
-            return norms_of_rows(self.joints)
-        norms = self.merged.norms_squared(budget)
-        self.method = self.merged.method
-        return norms
+    def run(given: Sequence[Tensor], batched: bool) -> list[Tensor | None]:
+        return list(
+            torch.autograd.grad(
+                outputs,
+                targets,
+                given,
+                retain_graph=True,
+                allow_unused=True,
+                is_grads_batched=batched,
+            )
+        )
 
-    def weighted_sums(self, weights: Weights) -> dict[str, Tensor]:
-        if self.merged is not None:
-            return {next(iter(self.joints[0].leaves)): self.merged.weighted_sum(weights)}
-        total: dict[str, Tensor] = {}
-        for joint in self.joints:
-            for name, value in joint.weighted_sums(weights).items():
-                total[name] = total[name] + value if name in total else value
-        return total
-
-    def zero_samples(self, samples: Tensor) -> None:
-        for part in [self.merged] if self.merged is not None else self.joints:
-            part.zero_samples(samples)
-
-
-def norms_of_rows(joints: Sequence[Joint]) -> Tensor:
-    """Squared norms of the summed per-sample gradients, formed in slices."""
-    norms = []
-    for s in slices(joints[0].num_samples, sum(joint.bytes_per_sample() for joint in joints)):
-        total: dict[str, Tensor] = {}
-        for joint in joints:
-            for name, value in joint.rows(s).items():
-                total[name] = total[name] + value if name in total else value
-        norms.append(torch.stack([square_sum(value) for value in total.values()]).sum(0))
-    return torch.cat(norms)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # vmap tells when it falls back to a loop
+            found = run(grads, True)
+    except RuntimeError:
+        each = [run([grad[k] for grad in grads], False) for k in range(count)]
+        found = [
+            None if any(g is None for g in column) else torch.stack(column)
+            for column in zip(*each, strict=True)
+        ]
+    filler = grads[0]
+    return [
+        filler.new_zeros(count, *shape) if g is None else g
+        for g, shape in zip(found, shapes, strict=True)
+    ]
 
 
 def nbytes_of(part: Contribution) -> int:

@@ -3,86 +3,70 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
 
-from torch import Tensor, nn
+import torch
 
+from ..errors import PrivacyError, PrivacyWarning
 
-class PrivacyError(RuntimeError):
-    """Going on would not be private, or could not be shown to be; nothing was released."""
+__all__ = ["NotIsolated", "NotVectorized", "PrivacyError", "PrivacyWarning", "SlowPathWarning"]
+PACKAGES = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))
+VALUES = (
+    "it uses the value of a tensor. Replace a branch on values by torch.where, x[mask] by a "
+    "product with the mask or masked_fill, and leave .item(), .tolist() and .numpy() out"
+)
+# What torch says under vmap -> what to write instead; the first that fits.
+REMEDIES = {
+    "data-dependent control flow": VALUES,
+    ".item()": VALUES,
+    "dynamic shape": VALUES,
+    "numpy": VALUES,
+    "setup_context": "give the autograd.Function a setup_context and generate_vmap_rule = True",
+    "vmap rule": "leave the vmap rule out: torch then runs the function record by record",
+    "in-place": (
+        "it writes values of a record into a tensor that all records share. Make a new tensor "
+        "instead"
+    ),
+    "saved_tensors_hooks": "leave hooks on saved tensors out",
+    "packed": "pad the sequences and mask them, instead of packing them",
+}
 
 
 class NotIsolated(PrivacyError):
-    """A sample's gradient depends on other samples of the batch."""
+    """A record's gradient depends on other records of the batch."""
 
 
-class OutsideTheTape(PrivacyError):
-    """A gradient reached a private parameter by a way that the engine does not see."""
-
-
-class CannotAssign(Exception):
-    """Internal: rows of this model cannot be assigned to samples by a plan.
-
-    The loop over samples serves.
-    """
+class NotVectorized(Exception):
+    """Internal: the function cannot be evaluated under vmap; records are computed one at a time."""
 
 
 class SlowPathWarning(UserWarning):
-    """The loop over samples is used: right, and slow."""
+    """Records are computed one at a time: exact, isolated and slow."""
 
 
-class UnprotectedGradientWarning(UserWarning):
-    """An ordinary gradient, neither clipped nor noisy, goes to tensors outside the model."""
-
-
-class UnprotectedStateWarning(UserWarning):
-    """A tensor of the model was written outside its forward, where nobody can see from what."""
-
-
-def shapes_of(tensors: Sequence[Tensor]) -> str:
-    """Of the first three."""
-    shapes = ", ".join(str(list(tensor.shape)) for tensor in tensors[:3])
-    return shapes + (", ..." if len(tensors) > 3 else "")
-
-
-def announce_unprotected(model: nn.Module, tensors: Sequence[Tensor]) -> None:
+def announce_alone(error: BaseException, place: str, stacklevel: int = 2) -> str:
+    """Warns that vmap refused the loss function, where, and what to write; returns the reason."""
+    text = " ".join(str(error).split())
+    reason = f"{place}: {text[:200]}"
+    remedy = next((cure for sign, cure in REMEDIES.items() if sign in text), "")
     warnings.warn(
-        f"gradients flow through {type(model).__name__} to {len(tensors)} tensors outside it (of "
-        f"shapes {shapes_of(tensors)}). Those gradients are ordinary ones, "
-        "not clipped: whatever is trained with them is not private. Detach the inputs, or "
-        "make those tensors part of the private model.",
-        UnprotectedGradientWarning,
-        stacklevel=4,
-    )
-
-
-def announce_trained_by_the_loss(model: nn.Module, tensors: Sequence[Tensor]) -> None:
-    warnings.warn(
-        f"the loss of {type(model).__name__} uses {len(tensors)} trainable tensors outside it (of "
-        f"shapes {shapes_of(tensors)}; centres, a temperature, weights of "
-        "tasks?). Their gradients are ordinary ones, not clipped: whatever is trained with them is "
-        "not private, nor is then the model, whose loss they change. Make them part of the "
-        "private model, or keep them fixed.",
-        UnprotectedGradientWarning,
-        stacklevel=4,
-    )
-
-
-def announce(model: nn.Module, reason: object) -> None:
-    warnings.warn(
-        f"{type(model).__name__}: {reason}. "
-        "Every sample is computed alone, which is exact and slow.",
+        f"torch.vmap cannot run the loss function ({reason}), so records are computed one at a "
+        "time: exact and isolated, but slow."
+        + (f" To make it fast: {remedy}." if remedy else "")
+        + " docs/models.md has a table of remedies.",
         SlowPathWarning,
-        stacklevel=3,
+        stacklevel=stacklevel + 1,
     )
+    return reason
 
 
-def announce_written(model: nn.Module, names: Sequence[str]) -> None:
-    warnings.warn(
-        f"{', '.join(names)} of {type(model).__name__} was written outside the model's forward "
-        "while a private batch was out. If it was computed from the batch it is released without "
-        "noise, and the model is not private. Write what does not depend on the batch after "
-        "optimizer.step().",
-        UnprotectedStateWarning,
-        stacklevel=4,
-    )
+def place_of(traceback: TracebackType | None) -> str:
+    """The deepest line of the user's own code."""
+    place = "the loss function"
+    while traceback is not None:
+        path = traceback.tb_frame.f_code.co_filename
+        if not path.startswith(PACKAGES) and not path.startswith("<"):
+            place = f"{Path(path).name}, line {traceback.tb_lineno}"
+        traceback = traceback.tb_next
+    return place

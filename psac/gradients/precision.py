@@ -31,6 +31,16 @@ def summed_in(dtype: torch.dtype) -> torch.dtype:
     return torch.promote_types(dtype, torch.float32)
 
 
+def as_autocast(*tensors: Tensor | None) -> list[Tensor | None]:
+    """Operands of a matrix product or convolution, as autocast would cast them."""
+    (device,) = {t.device.type for t in tensors if t is not None}
+    if not torch.is_autocast_enabled(device):
+        return list(tensors)
+    dtype = torch.get_autocast_dtype(device)
+    plain = (torch.float32, *HALF)
+    return [t.to(dtype) if t is not None and t.dtype in plain else t for t in tensors]
+
+
 def without_autocast(function: Function) -> Function:
     """The user may be within autocast, which would take matrix products of ours in half."""
 

@@ -5,9 +5,8 @@ The trainable parameters of a model, and modules that cannot be private.
 
 from __future__ import annotations
 
-import contextlib
 import weakref
-from collections.abc import Iterator
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -17,22 +16,8 @@ from torch.nn.parameter import is_lazy
 
 from .errors import NotIsolated, PrivacyError
 
-# The engine that is attached to a model, so that plain functions can ask it to be silent.
+# The private run that has each model, so that no two train the same parameters.
 attached: weakref.WeakKeyDictionary[nn.Module, Any] = weakref.WeakKeyDictionary()
-
-
-@contextlib.contextmanager
-def silenced(model: nn.Module) -> Iterator[None]:
-    """The model's engine, if it has one, does nothing in here."""
-    engine = attached.get(model)
-    before = engine is not None and engine.silent
-    if engine is not None:
-        engine.silent = True
-    try:
-        yield
-    finally:
-        if engine is not None:
-            engine.silent = before
 
 
 def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
@@ -50,16 +35,6 @@ def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
             "on zeros for example, and build the optimizer after that."
         )
     return found
-
-
-def refuse_scripted(model: nn.Module) -> None:
-    """A scripted model takes no hooks; as a part of another one it does not need any."""
-    scripted = torch.jit.RecursiveScriptModule  # type: ignore[attr-defined]
-    if isinstance(model, scripted):  # a traced one takes them
-        raise PrivacyError(
-            f"{model.original_name} was compiled by torch.jit.script, which takes no hooks. "
-            "Put it into a module: torch.nn.Sequential(model)."
-        )
 
 
 def refuse_modules(model: nn.Module) -> None:
@@ -82,14 +57,37 @@ def refuse_modules(model: nn.Module) -> None:
             )
 
 
-def refuse_shared(engine: Any) -> None:
-    """Raises if another engine has parameters of this one: a model, and a part of it."""
+def refuse_hooks(model: nn.Module, parameters: Mapping[str, nn.Parameter]) -> None:
+    """Raises for hooks on the backward, which per-sample gradients do not pass."""
+    hooked = [
+        f"module '{path}'"
+        for path, module in model.named_modules()
+        if module._backward_hooks or module._backward_pre_hooks
+    ]
+    for name, parameter in parameters.items():
+        if parameter._backward_hooks or len(parameter._post_accumulate_grad_hooks or ()) > 1:
+            hooked.append(f"parameter '{name}'")
+    everywhere = torch.nn.modules.module
+    if everywhere._global_backward_hooks or everywhere._global_backward_pre_hooks:
+        hooked.append("all modules")
+    if hooked:
+        raise PrivacyError(
+            f"there are backward hooks on {', '.join(hooked[:5])}: per-sample gradients do not "
+            "pass them, so training would silently be another. Remove them; what a hook does to "
+            "gradients belongs into the loss function or into the clipping rule."
+        )
+
+
+def attach(model: nn.Module, parameters: Mapping[str, nn.Parameter], owner: Any) -> None:
+    """`owner` trains these parameters privately, and nobody else does."""
     for other in list(attached.values()):
-        shared = [name for number, name in engine.names.items() if number in other.names]
+        theirs = {id(p) for p in other.parameters.values()}
+        shared = [name for name, p in parameters.items() if id(p) in theirs]
         if shared:
             raise PrivacyError(
-                f"{type(engine.model).__name__} shares the parameters {shared[:5]} with "
-                f"{type(other.model).__name__}, which has an engine already: their gradients would "
-                "be clipped twice, and noisy twice. Make one private run of the whole model (rules "
-                "for its parts: clipping={'0.*': ..., '*': ...}), or close the other one first."
+                f"{type(model).__name__} shares the parameters {shared[:5]} with another private "
+                "run that is open: they would be clipped twice, and noisy twice. Make one private "
+                "run of the whole model (rules for its parts: clipping={'0.*': ..., '*': ...}), "
+                "or close the other one first."
             )
+    attached[model] = owner

@@ -1,48 +1,59 @@
-"""One rule per family of operations.
+"""One rule per family of operations: how it runs for all records, and what parameters get of it.
 
-(node, output gradients) -> contributions to the tensors it reads.
+A rule is a function of the recorder and of the arguments of the torch function.  It folds the record
+axis into the operation's own batch axis, runs the operation with its parameters cut off, and taps
+the output: when the output gradient is there, it says what each parameter's per-sample gradients
+gain.  It returns `NotImplemented` for a form that it does not know; there the recorder gives every
+record a copy of the parameter, which is slower for large parameters and never wrong.
 
-A rule is a function of an `Arrival`. It returns {input number: Contribution} for the inputs asked
-for, or None for a form that it does not know; those go to the generic rule, which is slower and
-never wrong.
-
-To add an operation: one function here or in a new file, one line in RULES, one row in the tests'
+To add an operation: one function here or in a new file, its names in RULES, one row in the tests'
 table of cases.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
-from . import broadcast, convolution, embedding, generic, linear, normalization
-from .arrival import Arrival, Contributions
+import torch
+from torch import Tensor
 
-Rule = Callable[[Arrival], Contributions | None]
+from . import attention, convolution, embedding, matrix, normalization, recurrent
 
-RULES: dict[str, Rule] = {
-    "MmBackward0": linear.mm,
-    "AddmmBackward0": linear.addmm,
-    "BmmBackward0": linear.bmm,
-    "BaddbmmBackward0": linear.baddbmm,
-    "ConvolutionBackward0": convolution.convolution,
-    "EmbeddingBackward0": embedding.embedding,
-    "NativeLayerNormBackward0": normalization.layer_norm,
-    "NativeGroupNormBackward0": normalization.group_norm,
-    "NativeBatchNormBackward0": normalization.batch_norm_with_fixed_statistics,
-    "AddBackward0": broadcast.add,
-    "SubBackward0": broadcast.sub,
-    "MulBackward0": broadcast.mul,
-    "DivBackward0": broadcast.div,
-    "ExpandBackward0": broadcast.expand,
-    "PreluKernelBackward0": broadcast.prelu,
+Rule = Callable[..., Any]
+
+# The torch functions that each rule serves; some are reached under several names.
+FUNCTIONS: dict[Rule, tuple[Any, ...]] = {
+    matrix.linear: (torch.nn.functional.linear,),
+    matrix.matmul: (
+        torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.mm, Tensor.mm, torch.bmm, Tensor.bmm,
+        torch.mv, Tensor.mv,
+    ),
+    matrix.reversed_matmul: (Tensor.__rmatmul__,),
+    matrix.addmm: (torch.addmm, Tensor.addmm, torch.baddbmm, Tensor.baddbmm),
+    matrix.einsum: (torch._C._VariableFunctions.einsum,),
+    convolution.conv1d: (torch.conv1d,),
+    convolution.conv2d: (torch.conv2d,),
+    convolution.conv3d: (torch.conv3d,),
+    convolution.conv_transpose1d: (torch.conv_transpose1d,),
+    convolution.conv_transpose2d: (torch.conv_transpose2d,),
+    convolution.conv_transpose3d: (torch.conv_transpose3d,),
+    normalization.layer_norm: (torch.layer_norm,),
+    normalization.group_norm: (torch.group_norm,),
+    normalization.instance_norm: (torch.instance_norm,),
+    normalization.batch_norm: (torch.batch_norm,),
+    embedding.embedding: (torch.embedding,),
+    embedding.embedding_bag: (torch.nn.functional.embedding_bag,),
+    attention.attention: (torch.nn.functional.scaled_dot_product_attention,),
+    recurrent.lstm: (torch.lstm,),
+    recurrent.gru: (torch.gru,),
+    recurrent.rnn_tanh: (torch.rnn_tanh,),
+    recurrent.rnn_relu: (torch.rnn_relu,),
+    recurrent.lstm_cell: (torch.lstm_cell,),
+    recurrent.gru_cell: (torch.gru_cell,),
+    recurrent.rnn_tanh_cell: (torch.rnn_tanh_cell,),
+    recurrent.rnn_relu_cell: (torch.rnn_relu_cell,),
+}  # fmt: skip
+RULES: dict[Any, Rule] = {
+    function: rule for rule, functions in FUNCTIONS.items() for function in functions
 }
-
-
-def contributions(arrival: Arrival) -> Contributions:
-    """Every asked-for contribution, by the family's rule or by the generic one."""
-    is_complex = any(grad is not None and grad.is_complex() for grad in arrival.grads)
-    rule = None if is_complex else RULES.get(arrival.name)  # rules are written for real numbers
-    with arrival.reading:
-        found = (rule(arrival) if rule else None) or {}
-    missing = [k for k in arrival.inputs if k not in found]
-    return found | generic.generic(arrival, missing) if missing else found

@@ -1,242 +1,131 @@
-"""Convolutions of 1 to 3 dimensions, with stride, padding, dilation, groups, and transposed ones.
-
-Seven ways to the norms of per-sample weight gradients; which is cheapest depends on shapes
-(convolution_costs.py):
-
-    direct products     compiled: formed one by one in the cache, and kept
-    direct norms        compiled: formed one by one in the cache, and dropped
-    gram of pixels      <patch p, patch q> is a sum of shifted inner products of pixels: k^2 fewer
-                        products than patches
-    gram of patches     the same from the unfolded input, where shifts do not line up
-    shifted products    one batched product per kernel offset, on the padded input as it lies in
-                        memory; kept
-    unfolded products   one batched product with the unfolded input; kept
-    grouped             one convolution with as many groups as samples; kept, or formed in slices
-
-Where gradients are kept, the weighted sum is a matrix-vector product; where not, one ordinary
-weight gradient, or the compiled loop again.
-
-Letters: n sample, h group, p output position, c input channel of a group, r output channel of a
-group, l = c x kernel.
-"""
+"""Convolutions of 1 to 3 dimensions, with stride, padding, dilation, groups, and transposed ones."""
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from ..contributions import Bias, Budget, Dense, square_sum
-from ..layout import Layout
-from ..loops import CHUNKS
-from ..memory import TEMPORARY_BYTES, slices
-from ..precision import wide
-from ..weights import Weights
-from .arrival import Arrival, Contributions
-from .convolution_costs import Sizes, cheapest, sums_directly
-from .plane import Plane
+from ..contributions import Bias
+from ..precision import as_autocast, wide
+from .patches import Patches, Settings
+from .physical import are_records, detached, physically
+
+if TYPE_CHECKING:
+    from ..recorder import Recorder, Uses
+
+Sizes = int | Sequence[int]
 
 
-def convolution(arrival: Arrival) -> Contributions | None:
-    if arrival.layout.dim != 0:
-        return None
-    found: Contributions = {}
-    bias = Bias(arrival.num_samples, lambda: sum_of_positions(arrival))
-    if 1 in arrival.inputs:
-        found[1] = Patches(arrival, bias if 2 in arrival.inputs else None)
-    if 2 in arrival.inputs:
-        found[2] = bias
-    return found
+def convolution(dims: int) -> Callable[..., Any]:
+    """The rule of torch.conv1d, conv2d or conv3d."""
+
+    def rule(
+        rec: Recorder,
+        input: Tensor,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        stride: Sizes = 1,
+        padding: Sizes | str = 0,
+        dilation: Sizes = 1,
+        groups: int = 1,
+    ) -> Any:
+        if not served(rec, input, weight, bias, dims):
+            return NotImplemented
+        stride, dilation = spread(stride, dims), spread(dilation, dims)
+        ahead: list[int] = []
+        if isinstance(padding, str):
+            padding, ahead = by_name(padding, weight.shape[2:], dilation)
+        settings = Settings(stride, spread(padding, dims), dilation, False, [0] * dims, groups)
+        return run(rec, input, weight, bias, settings, ahead)
+
+    rule.__name__ = f"conv{dims}d"
+    return rule
 
 
-def sum_of_positions(arrival: Arrival) -> Tensor:
-    by_row = wide(arrival.grad).flatten(2).sum(2)
-    return arrival.samples_first(by_row).sum(1)
+def transposed_convolution(dims: int) -> Callable[..., Any]:
+    def rule(
+        rec: Recorder,
+        input: Tensor,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        stride: Sizes = 1,
+        padding: Sizes = 0,
+        output_padding: Sizes = 0,
+        groups: int = 1,
+        dilation: Sizes = 1,
+    ) -> Any:
+        if not served(rec, input, weight, bias, dims):
+            return NotImplemented
+        sizes = [spread(given, dims) for given in (stride, padding, dilation)]
+        settings = Settings(*sizes, True, spread(output_padding, dims), groups)
+        return run(rec, input, weight, bias, settings, [])
+
+    rule.__name__ = f"conv_transpose{dims}d"
+    return rule
 
 
-@dataclass(frozen=True)
-class Settings:
-    """How the convolution was called."""
-
-    stride: list[int]
-    padding: list[int]
-    dilation: list[int]
-    transposed: bool
-    output_padding: list[int]
-    groups: int
-
-    @classmethod
-    def of(cls, node: Any) -> Settings:
-        names = ("stride", "padding", "dilation", "transposed", "output_padding", "groups")
-        given = {name: getattr(node, f"_saved_{name}") for name in names}
-        dims = node._saved_input.dim() - 2
-        settings: dict[str, Any] = {
-            k: v * dims if isinstance(v, (list, tuple)) and len(v) == 1 else v
-            for k, v in given.items()
-        }
-        return cls(**settings)
-
-    def weight_gradient(
-        self, inputs: Tensor, grad: Tensor, shape: tuple[int, ...], factor: int = 1
-    ) -> Tensor:
-        """The ordinary weight gradient of a batch; with `factor` times the groups."""
-        return torch.ops.aten.convolution_backward(
-            grad, inputs, inputs.new_empty(1).expand(shape), None,
-            self.stride, self.padding, self.dilation, self.transposed, self.output_padding,
-            self.groups * factor, [False, True, False],
-        )[1]  # fmt: skip
+conv1d, conv2d, conv3d = map(convolution, (1, 2, 3))
+conv_transpose1d, conv_transpose2d, conv_transpose3d = map(transposed_convolution, (1, 2, 3))
 
 
-class Patches:
-    """The weight of a convolution, seen by n samples."""
+def served(
+    rec: Recorder, input: Tensor, weight: Tensor, bias: Tensor | None, dims: int
+) -> bool:
+    if are_records(input) != [True] or any(are_records(weight, bias)):
+        return False
+    return input.dim() in (dims + 1, dims + 2) and rec.serves(input, weight)
 
-    def __init__(self, arrival: Arrival, bias: Bias | None):
-        self.inputs, self.grad = wide(arrival.node._saved_input), wide(arrival.grad)
-        self.bias = bias
-        self.settings = Settings.of(arrival.node)
-        self.shape = arrival.shape(1)
-        self.layout, self.num_samples = arrival.layout, arrival.num_samples
-        self.kept: list[Dense] = []  # in the order of kernel offsets if there are several
-        self.lanes = 0  # if not 0, what is kept is [n, h, l, lanes], of which some r count
-        self.method = "not measured"
 
-    @property
-    def nbytes(self) -> int:
-        return self.inputs.nbytes + self.grad.nbytes
+def run(
+    rec: Recorder,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    settings: Settings,
+    ahead: list[int],
+) -> Tensor:
+    """`ahead` is what the input is padded by before, where that is not the same on both sides."""
+    with physically():
+        x, w, b = as_autocast(rec.physical(input), *detached(weight, bias))
+        frames = x.reshape(-1, *x.shape[-(weight.dim() - 1) :])
+        if any(ahead):
+            frames = F.pad(frames, ahead)
+        y = settings.run(frames, w, b)
 
-    def norms_squared(self, budget: Budget) -> Tensor:
-        plane = Plane(self) if self.is_plane() else None
-        self.method = self.choose(plane, budget)
-        if self.method == "formed in slices":
-            size = math.prod(self.shape) * self.inputs.element_size()
-            budget.doubt(self.mass())
-            return torch.cat([square_sum(self.dense(s)) for s in slices(self.num_samples, size)])
-        if plane is None or self.method == "grouped":
-            self.kept = [Dense(self.dense())]
-        elif self.method == "gram of pixels":
-            return plane.gram_of_pixels(budget)
-        elif self.method == "gram of patches":
-            return plane.gram_of_patches(budget)
-        elif self.method == "direct norms":
-            mass = self.inputs.new_empty(self.num_samples)
-            budget.doubt(mass)
-            return plane.direct(self.bias, None, mass)
-        elif self.method == "direct products":
-            formed = plane.room_for_products()
-            norms = plane.direct(self.bias, formed)
-            self.kept, self.lanes = [Dense(formed)], formed.shape[-1]
-            self.inputs = self.grad = self.inputs.new_empty(0)
-            return norms
-        elif self.method == "shifted products":
-            self.kept = [Dense(values) for values in plane.shifted_products()]
-        else:
-            self.kept = [Dense(plane.unfolded_products())]
-        self.inputs = self.grad = self.inputs.new_empty(0)
-        return torch.stack([part.norms_squared(budget) for part in self.kept]).sum(0)
+        def uses(grad: Tensor) -> Uses:
+            part = None
+            if bias is not None and bias.requires_grad:
+                part = Bias(rec.num_samples, lambda: sum_of_positions(grad, rec.num_samples))
+            if weight.requires_grad:
+                shape = tuple(weight.shape)
+                yield weight, Patches(frames, grad, rec.num_samples, settings, shape, part)
+            if part is not None:
+                yield bias, part
 
-    def choose(self, plane: Plane | None, budget: Budget) -> str:
-        """The cheapest way that the memory budget allows."""
-        compiled = plane.compiled() if plane else None
-        best, kept = cheapest(
-            self._sizes(), plane.geometry if plane else None, compiled.lanes if compiled else None
-        )
-        size = self.num_samples * math.prod(self.shape) * self.inputs.element_size()
-        return kept if kept and budget.allows(size, self.nbytes) else best
+        y = rec.tap("convolution", y, [weight, bias], uses, [frames])
+        return rec.of_records(y.reshape(*x.shape[: 1 - weight.dim()], *y.shape[1:]))
 
-    def _sizes(self) -> Sizes:
-        groups, (c, *kernel) = self.settings.groups, self.shape[1:]
-        positions, frames = math.prod(self.grad.shape[2:]), len(self.grad) // self.num_samples
-        return Sizes(c, self.shape[0] // groups, math.prod(kernel), positions, frames)
 
-    def is_plane(self) -> bool:
-        """Whether `Plane` serves: one or two spatial dimensions, not transposed."""
-        return not self.settings.transposed and self.grad.dim() in (3, 4)
+def sum_of_positions(grad: Tensor, n: int) -> Tensor:
+    by_frame = wide(grad).flatten(2).sum(2)
+    return by_frame.reshape(n, -1, by_frame.shape[1]).sum(1)
 
-    def frames_of(self, tensor: Tensor) -> Tensor:
-        """[n x frames, ...], those of a sample together."""
-        if self.layout.inner is None:
-            return tensor
-        return self.layout.samples_first(tensor, self.num_samples).flatten(0, 1)
 
-    def dense(self, samples: slice | Tensor = slice(None)) -> Tensor:
-        if len(self.kept) == 1:
-            return self._as_weight(self.kept[0].dense(samples), self.lanes)
-        if self.kept:
-            return torch.stack([part.dense(samples) for part in self.kept], -1).view(
-                -1, *self.shape
-            )
-        inputs, grad = (
-            self.layout.samples_first(t, self.num_samples)[samples]
-            for t in (self.inputs, self.grad)
-        )
-        count, frames = inputs.shape[0] * inputs.shape[1], inputs.shape[1]
-        merged = self.settings.weight_gradient(
-            inputs.reshape(1, -1, *inputs.shape[3:]),
-            grad.reshape(1, -1, *grad.shape[3:]),
-            (count * self.shape[0], *self.shape[1:]),
-            factor=count,
-        )
-        per_row = merged.view(-1, frames, *self.shape)
-        return per_row.sum(1) if frames > 1 else per_row.squeeze(1)
+def spread(given: Sizes, dims: int) -> list[int]:
+    values = [given] if isinstance(given, int) else list(given)
+    return values * dims if len(values) == 1 else values
 
-    def weighted_sum(self, weights: Weights) -> Tensor:
-        if self.kept:
-            sums = [part.weighted_sum(weights) for part in self.kept]
-            if len(sums) == 1:
-                return self._as_weight(sums[0].unsqueeze(0), self.lanes).squeeze(0)
-            return torch.stack(sums, -1).view(self.shape)
-        if (found := self._direct_sum(weights)) is not None:
-            return found
-        inputs, grad = (
-            self.layout.samples_first(t, self.num_samples) for t in (self.inputs, self.grad)
-        )
-        factor = weights.like(grad).view(-1, *[1] * (grad.dim() - 1))
-        if inputs.numel() < grad.numel():
-            inputs = inputs * factor
-        else:
-            grad = grad * factor
-        return self.settings.weight_gradient(inputs.flatten(0, 1), grad.flatten(0, 1), self.shape)
 
-    def _direct_sum(self, weights: Weights) -> Tensor | None:
-        """By the compiled loop; None where that does not serve, is slower, or takes much memory."""
-        plane = Plane(self) if self.is_plane() else None
-        compiled = plane.compiled() if plane else None
-        if plane is None or compiled is None or not sums_directly(self._sizes(), compiled.lanes):
-            return None
-        if CHUNKS * math.prod(self.shape) * self.grad.element_size() > TEMPORARY_BYTES:
-            return None
-        total_hlr = plane.direct_sum(weights.like(self.grad))
-        return self._as_weight(total_hlr.unsqueeze(0), total_hlr.shape[-1]).squeeze(0)
-
-    def _as_weight(self, values: Tensor, lanes: int) -> Tensor:
-        """[n, ...] as it was kept -> [n, shape of the weight]"""
-        if lanes:
-            groups = self.settings.groups
-            values_nhlr = values.view(len(values), groups, -1, lanes)
-            values = values_nhlr[..., : self.shape[0] // groups].transpose(2, 3)
-        return values.reshape(-1, *self.shape)
-
-    def mass(self) -> Tensor:
-        """More than that: no patch is longer than its largest number allows."""
-        if self.kept:
-            return torch.stack([part.mass() for part in self.kept]).sum(0)
-        inputs, grad = (
-            self.layout.samples_first(t, self.num_samples).flatten(1)
-            for t in (self.inputs, self.grad)
-        )
-        peak = torch.linalg.vector_norm(inputs, math.inf, dim=1).square()
-        return self.inputs.shape[1] * math.prod(self.shape[2:]) * peak * square_sum(grad)
-
-    def zero_samples(self, samples: Tensor) -> None:
-        for part in self.kept:
-            part.zero_samples(samples)
-        if self.kept:
-            return
-        for name in ("inputs", "grad"):
-            first = self.layout.samples_first(getattr(self, name), self.num_samples).clone()
-            first[samples] = 0
-            setattr(self, name, first.flatten(0, 1))
-        self.layout = Layout(0)
+def by_name(
+    name: str, kernel: Sequence[int], dilation: Sequence[int]
+) -> tuple[list[int], list[int]]:
+    """`padding` by its name: what it is on both sides, and what is missing on one, for F.pad."""
+    if name == "valid":
+        return [0] * len(kernel), []
+    totals = [d * (k - 1) for k, d in zip(kernel, dilation, strict=True)]
+    ahead = [size for total in reversed(totals) for size in (0, total % 2)]
+    return [total // 2 for total in totals], ahead

@@ -1,4 +1,4 @@
-"""Affine parameters of layer, group and (fixed) batch norm.
+"""Affine parameters of layer, group, instance and (fixed) batch norm.
 
 gradient of the weight = sum of g * normalised input.
 """
@@ -6,6 +6,7 @@ gradient of the weight = sum of g * normalised input.
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -14,94 +15,178 @@ from ..contributions import Dense
 from ..loops import loops
 from ..memory import SCRATCH_BYTES, scratch, slices
 from ..precision import wide
-from .arrival import Arrival, Contributions
-from .broadcast import reduced
+from .physical import are_records, detached, physically
+
+if TYPE_CHECKING:
+    from ..recorder import Recorder, Uses
 
 
-def layer_norm(arrival: Arrival) -> Contributions:
-    node = arrival.node
-    if 1 in arrival.inputs and (found := compiled_layer_norm(arrival)) is not None:
-        return {k: found[k] for k in arrival.inputs}
-    by_torch: Contributions = {}
-    if 1 in arrival.inputs:
-        # Not in scratch memory: where a sample has one row, the product itself is kept.
-        product = wide(node._saved_input) - node._saved_result1
-        by_torch[1] = reduced(arrival, product.mul_(node._saved_result2).mul_(arrival.grad), 1)
-    if 2 in arrival.inputs:
-        by_torch[2] = reduced(arrival, arrival.grad, 2)
-    return by_torch
+def served(rec: Recorder, input: Tensor, *parameters: Tensor | None) -> bool:
+    given = [p for p in parameters if p is not None]
+    if are_records(input) != [True] or any(are_records(*given)):
+        return False
+    # mixed precision and autocast are left to torch
+    if any(p.dtype is not input.dtype for p in given):
+        return False
+    return rec.serves(input, *given)
 
 
-def compiled_layer_norm(arrival: Arrival) -> dict[int, Dense] | None:
-    """Gradients of weight and bias; None where the loop does not serve."""
-    node, compiled = arrival.node, loops()
-    given = (arrival.grad, node._saved_input, node._saved_result1, node._saved_result2)
-    if compiled is None or not compiled.serves(*given):
-        return None
-    n, shape = arrival.num_samples, arrival.shape(1)
-    if arrival.layout.dim + len(shape) >= arrival.grad.dim():
-        return None
-    grad, inputs, mean, rstd = map(arrival.samples_first, given)
-    width = math.prod(shape)
-    bias, weight = compiled.layer_norm(
-        grad.reshape(n, -1, width),
-        inputs.reshape(n, -1, width),
-        mean.reshape(n, -1),
-        rstd.reshape(n, -1),
-    )
-    return {
-        k: Dense(sums.view(n, *shape), squares) for k, (sums, squares) in ((1, weight), (2, bias))
-    }
+def layer_norm(
+    rec: Recorder,
+    input: Tensor,
+    normalized_shape: Any,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+    cudnn_enable: bool = True,
+) -> Any:
+    if not served(rec, input, weight, bias):
+        return NotImplemented
+    with physically():
+        x, n = rec.physical(input), rec.num_samples
+        y, mean, rstd = torch.native_layer_norm(
+            x, normalized_shape, *detached(weight, bias), eps
+        )
+
+        def uses(grad: Tensor) -> Uses:
+            sides = (t.reshape(n, -1, math.prod(normalized_shape)) for t in (grad, x))
+            statistics = (t.reshape(n, -1) for t in (mean, rstd))
+            return affine(weight, bias, layer_norm_sums(*sides, *statistics))
+
+        return rec.of_records(rec.tap("layer_norm", y, [weight, bias], uses, [x]))
 
 
-def group_norm(arrival: Arrival) -> Contributions | None:
-    node = arrival.node
-    if arrival.layout.dim != 0:
-        return None
-    grad_nc, inputs = (positions_last(wide(t)) for t in (arrival.grad, node._saved_input))
-    groups = node._saved_result1.shape[1]
-    given, compiled = (grad_nc, inputs, node._saved_result1, node._saved_result2), loops()
+def layer_norm_sums(
+    grad_npd: Tensor, inputs_npd: Tensor, mean_np: Tensor, rstd_np: Tensor
+) -> tuple[Dense, Dense]:
+    """Gradients of weight and bias, [n, d] each."""
+    given, compiled = (grad_npd, inputs_npd, mean_np, rstd_np), loops()
     if compiled is not None and compiled.serves(*given):
-        sums = compiled.group_norm(*given)
-        return {k: channels(arrival, sums[2 - k]) for k in arrival.inputs}
+        bias, weight = compiled.layer_norm(*given)
+        return Dense(*weight), Dense(*bias)
+    grad = wide(grad_npd)
+    product = wide(inputs_npd) - mean_np.unsqueeze(-1)
+    return Dense(product.mul_(rstd_np.unsqueeze(-1)).mul_(grad).sum(1)), Dense(grad.sum(1))
+
+
+def affine(weight: Tensor | None, bias: Tensor | None, sums: tuple[Dense, Dense]) -> Uses:
+    """The sums of those that are trained, in the shape of the parameters."""
+    for parameter, part in zip((weight, bias), sums, strict=True):
+        if parameter is not None and parameter.requires_grad:
+            yield parameter, Dense(part.values.reshape(-1, *parameter.shape), part.squares)
+
+
+def group_norm(
+    rec: Recorder,
+    input: Tensor,
+    num_groups: int,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+    cudnn_enabled: bool = True,
+) -> Any:
+    if not served(rec, input, weight, bias):
+        return NotImplemented
+    with physically():
+        x = rec.physical(input)
+        frames = x.flatten(0, 1).contiguous()
+        rows, channels, *positions = frames.shape
+        y, mean, rstd = torch.native_group_norm(
+            frames, *detached(weight, bias), rows, channels, math.prod(positions), num_groups, eps
+        )
+
+        def uses(grad: Tensor) -> Uses:
+            sums = group_norm_sums(positions_last(grad), positions_last(frames), mean, rstd)
+            return affine(weight, bias, of_samples(rec, *sums))
+
+        y = rec.tap("group_norm", y, [weight, bias], uses, [frames])
+        return rec.of_records(y.view(x.shape))
+
+
+def group_norm_sums(
+    grad: Tensor, inputs: Tensor, mean: Tensor, rstd: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Sums over positions for weight and bias, [frames, channels] each."""
+    grad, inputs = wide(grad), wide(inputs)
+    given, compiled = (grad, inputs, mean, rstd), loops()
+    if compiled is not None and compiled.serves(*given):
+        bias, weight = compiled.group_norm(*given)
+        return weight, bias
     mean, rstd = (
-        wide(t).repeat_interleave(inputs.shape[1] // groups, 1)
-        for t in (node._saved_result1, node._saved_result2)
+        wide(t).repeat_interleave(inputs.shape[1] // mean.shape[1], 1) for t in (mean, rstd)
     )
     total, scaled = torch.empty_like(mean), torch.empty_like(mean)
     # what is read twice is still in the cache
     for s in slices(len(inputs), inputs[0].nbytes, SCRATCH_BYTES):
-        torch.sum(grad_nc[s], 2, out=total[s])
-        if 1 in arrival.inputs:
-            centred = torch.sub(inputs[s], mean[s].unsqueeze(-1), out=scratch(inputs[s]))
-            torch.sum(centred.mul_(grad_nc[s]), 2, out=scaled[s])
-    scaled *= rstd
-    return {k: channels(arrival, scaled if k == 1 else total) for k in arrival.inputs}
+        torch.sum(grad[s], 2, out=total[s])
+        centred = torch.sub(inputs[s], mean[s].unsqueeze(-1), out=scratch(inputs[s]))
+        torch.sum(centred.mul_(grad[s]), 2, out=scaled[s])
+    return scaled.mul_(rstd), total
 
 
-def batch_norm_with_fixed_statistics(arrival: Arrival) -> Contributions | None:
-    node = arrival.node
-    if node._saved_training or arrival.layout.dim != 0:
-        return None
-    mean, variance = wide(node._saved_running_mean), wide(node._saved_running_var)
-    total = positions_last(wide(arrival.grad)).sum(2)
-    found: Contributions = {}
-    if 1 in arrival.inputs:
-        shape = (1, -1) + (1,) * (arrival.grad.dim() - 2)
-        normalised = (wide(node._saved_input) - mean.view(shape)) * (
-            variance + node._saved_eps
-        ).rsqrt().view(shape)
-        found[1] = channels(arrival, positions_last(wide(arrival.grad) * normalised).sum(2))
-    if 2 in arrival.inputs:
-        found[2] = channels(arrival, total)
-    return found
+def instance_norm(
+    rec: Recorder,
+    input: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    use_input_stats: bool,
+    momentum: float,
+    eps: float,
+    cudnn_enabled: bool,
+) -> Any:
+    """A group for each channel, or a batch norm with fixed statistics."""
+    if not use_input_stats:
+        return batch_norm(
+            rec, input, weight, bias, running_mean, running_var, False, momentum, eps, False
+        )
+    if running_mean is not None or input.dim() < 3:
+        return NotImplemented
+    return group_norm(rec, input, input.shape[1], weight, bias, eps)
+
+
+def batch_norm(
+    rec: Recorder,
+    input: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+    cudnn_enabled: bool,
+) -> Any:
+    """With fixed statistics."""
+    if training or running_mean is None or running_var is None:
+        return NotImplemented
+    if not served(rec, input, weight, bias, running_mean, running_var):
+        return NotImplemented
+    with physically():
+        x = rec.physical(input)
+        frames = x.flatten(0, 1)
+        y = torch.batch_norm(
+            frames, *detached(weight, bias), running_mean, running_var, False, momentum, eps, False
+        )
+
+        def uses(grad: Tensor) -> Uses:
+            grad, inputs = (positions_last(wide(t)) for t in (grad, frames))
+            factor = (wide(running_var) + eps).rsqrt()
+            centred = inputs - wide(running_mean).unsqueeze(-1)
+            sums = (grad * centred).sum(2) * factor, grad.sum(2)
+            return affine(weight, bias, of_samples(rec, *sums))
+
+        y = rec.tap("batch_norm", y, [weight, bias], uses, [frames])
+        return rec.of_records(y.view(x.shape))
 
 
 def positions_last(values: Tensor) -> Tensor:
-    """[rows, channels, positions], with one position where there are none."""
+    """[frames, channels, positions], with one position where there are none."""
     return values.flatten(2) if values.dim() > 2 else values.unsqueeze(-1)
 
 
-def channels(arrival: Arrival, values_rows: Tensor) -> Dense:
-    """[rows, channels] -> a sum over the rows of each sample."""
-    return Dense(arrival.samples_first(values_rows).sum(1))
+def of_samples(rec: Recorder, *sums: Tensor) -> tuple[Dense, Dense]:
+    """[frames, channels] -> a sum over the frames of each record."""
+    weight, bias = (Dense(t.reshape(rec.num_samples, -1, t.shape[1]).sum(1)) for t in sums)
+    return weight, bias

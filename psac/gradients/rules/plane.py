@@ -20,7 +20,7 @@ from ..loops import Geometry, GramSum, Loops, loops
 from ..memory import SCRATCH_BYTES, scratch, slices
 
 if TYPE_CHECKING:
-    from .convolution import Patches
+    from .patches import Patches
 
 CACHE_BYTES = 2 * 2**20  # temporaries that are added to again and again should stay in the cache
 
@@ -31,7 +31,7 @@ class Plane:
     def __init__(self, patches: Patches):
         flat = patches.grad.dim() == 3
         settings, self.num_samples = patches.settings, patches.num_samples
-        inputs, grad = patches.frames_of(patches.inputs), patches.frames_of(patches.grad)
+        inputs, grad = patches.inputs, patches.grad
         self.inputs = inputs.unsqueeze(2) if flat else inputs
         self.grad = grad.unsqueeze(2) if flat else grad
         self.kernel = (1, *patches.shape[2:]) if flat else tuple(patches.shape[2:])

@@ -1,0 +1,293 @@
+"""A loss function of one record, evaluated for all records of a batch, with per-sample gradients.
+
+The user writes `loss(model, x, y)` for a batch of ONE record.  Two ways to evaluate it:
+
+    vmap     torch.vmap over records: no record can see another, on every step, by construction.
+    alone    one record after the other, for what vmap refuses: isolated as well, and slow.
+
+Either way losses are backpropagated as they are: there is no mean over the batch, and so no 1/n in
+any graph.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._C import _functorch
+from torch.autograd.graph import disable_saved_tensors_hooks
+from torch.overrides import TorchFunctionMode
+
+from . import trees
+from .cluster import clusters_of
+from .errors import NotVectorized, PrivacyError
+from .measured import Measured
+from .precision import without_autocast
+from .recorder import AttributeOfTensor, Recorder, tensors_in
+from .state import State
+from .watch import Outside, Watch, is_wrapped, refuse_remains, storage_of
+
+LossFunction = Callable[..., Tensor]
+NO_HOOKS = "saved_tensors_hooks see all records at once, so vmap runs without them"
+
+
+@dataclass
+class Evaluation:
+    """One batch: a loss for each record (sensitive), and its per-sample gradients."""
+
+    losses: Tensor
+    measured: Measured
+    way: str
+    rules: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # by parameter
+    signature: tuple = ()  # what met parameters, and how their norms were taken
+
+
+class Escaped(Exception):
+    """Internal: gradients reached parameters by a way that the recorder does not see."""
+
+    def __init__(self, names: list[str]) -> None:
+        super().__init__(f"gradients reached {names} unrecorded")
+        self.names = names
+
+
+class Vectorized:
+    """The function under vmap.  It learns how large activations are, and which parameters escape.
+
+    Parameters `at_source` enter the function as one copy for each record: so they are seen in any
+    operation whatsoever, at the price of per-sample gradients in memory.
+    """
+
+    def __init__(
+        self, model: nn.Module, parameters: Mapping[str, nn.Parameter], outside: Outside
+    ) -> None:
+        self.model, self.parameters, self.outside = model, parameters, outside
+        self.names = {id(p): name for name, p in parameters.items()}
+        self.at_source: list[str] = []
+        self.activation_bytes = 0
+        self.watch = Watch(outside)
+
+    def evaluate(
+        self, loss: LossFunction, batch: Any, randomness: str = "different"
+    ) -> Evaluation:
+        """Raises whatever the function raises under vmap."""
+        for _ in range(2):
+            try:
+                return self._evaluate(loss, batch, randomness)
+            except Escaped as escaped:
+                if set(escaped.names) <= set(self.at_source):
+                    break
+                self.at_source += [n for n in escaped.names if n not in self.at_source]
+        raise NotVectorized(f"the gradients of {self.at_source} cannot be followed under vmap")
+
+    def _evaluate(self, loss: LossFunction, batch: Any, randomness: str) -> Evaluation:
+        leaves = trees.leaves(batch)
+        self.watch = Watch(self.outside, map(storage_of, leaves))
+        rec = Recorder(trees.num_records(batch), self.watch, randomness)
+        inputs = [leaf.unsqueeze(1) for leaf in leaves]
+
+        def one(*values: Tensor) -> Tensor:
+            rec.level = _functorch.maybe_current_level()
+            for value in values:
+                self.watch.keep(value)
+            with self._at_source(rec), rec:
+                result = trees.call(loss, self.model, trees.rebuilt(batch, list(values)))
+            return scalar(rec, result)
+
+        with torch.enable_grad(), disable_saved_tensors_hooks(NO_HOOKS):
+            losses = torch.vmap(one, randomness=randomness)(*inputs)
+        measured = self._backward(rec, losses)
+        self.activation_bytes = max(self.activation_bytes, measured.activation_bytes)
+        signature = tuple(rec.operations), tuple(measured.methods.items())
+        rules = measured.rules(rec.rules)
+        return Evaluation(losses.detach(), measured, "vmap", rules, signature)
+
+    @without_autocast
+    def _backward(self, rec: Recorder, losses: Tensor) -> Measured:
+        refuse_constant(losses)
+        clusters = clusters_of(rec.sources, self.names)
+        measured = Measured(clusters, rec.uses, rec.num_samples, self.activation_bytes)
+        rec.arrive = measured.arrive
+        _, *reached = torch.autograd.grad(
+            [losses],
+            [rec.anchor, *self.parameters.values()],
+            [torch.ones_like(losses)],
+            allow_unused=True,
+        )
+        escapes = [n for n, g in zip(self.parameters, reached, strict=True) if g is not None]
+        if escapes:
+            raise Escaped(escapes)
+        measured.finish()
+        return measured
+
+    @contextlib.contextmanager
+    def _at_source(self, rec: Recorder) -> Iterator[None]:
+        """Copies for each record in the place of some parameters."""
+        if not self.at_source:
+            yield
+            return
+        chosen = {id(self.parameters[name]) for name in self.at_source}
+        places = [
+            (module._parameters, key, parameter)
+            for module in self.model.modules()
+            for key, parameter in module._parameters.items()
+            if id(parameter) in chosen
+        ]
+        try:
+            for store, key, parameter in places:
+                assert parameter is not None
+                store[key] = rec.copies(parameter, "copies")  # type: ignore[assignment]
+            yield
+        finally:
+            for store, key, parameter in places:
+                store[key] = parameter
+
+
+def scalar(rec: Recorder, result: Any) -> Tensor:
+    """The loss of a record, in a tensor without axes."""
+    result = one_number(result)
+    if not is_wrapped(result) and result.requires_grad:
+        result = rec.copies(result, "loss")  # it depends on no record
+    return result.reshape(())
+
+
+def one_number(result: Any) -> Tensor:
+    if not isinstance(result, Tensor):
+        raise TypeError(
+            f"the loss function returned a {type(result).__name__}; it must return the loss of its "
+            "record, a tensor with one number (of a Hugging Face output: outputs.loss)."
+        )
+    if result.numel() != 1:
+        raise ValueError(
+            f"the loss function returned a tensor of shape {list(result.shape)}; it must return the "
+            "loss of its record, one number. It is given a batch of one record: take the mean or "
+            "the sum over everything."
+        )
+    if not result.is_floating_point():
+        raise TypeError(
+            f"the loss function returned a tensor of {result.dtype}; the loss of a record must be "
+            "a real number of a floating-point type."
+        )
+    return result
+
+
+def refuse_constant(losses: Tensor) -> None:
+    if not losses.requires_grad:
+        raise PrivacyError(
+            "the losses depend on no trainable parameter of the model: was the output detached, "
+            "or computed under no_grad?"
+        )
+
+
+class OneRecord(TorchFunctionMode):
+    """Plain torch on one record; what was computed from the record is known, and watched."""
+
+    def __init__(self, watch: Watch, record: list[Tensor]) -> None:
+        super().__init__()
+        self.watch = watch
+        self._of_record = set(map(id, record))
+        watch.known |= self._of_record
+        for tensor in record:
+            watch.keep(tensor)
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        if type(func) is AttributeOfTensor:
+            return func(*args)
+        kwargs = kwargs or {}
+        is_of_record = False
+        for tensor in tensors_in((*args, *kwargs.values())):
+            if id(tensor) in self._of_record:
+                is_of_record = True
+            elif id(tensor) not in self.watch.known:
+                self.watch.meet(tensor)
+        result = func(*args, **kwargs)
+        for tensor in tensors_in((result,)):
+            self.watch.known.add(id(tensor))
+            if is_of_record:
+                self._of_record.add(id(tensor))
+                self.watch.keep(tensor)
+            else:
+                self._of_record.discard(id(tensor))
+        return result
+
+
+class OneByOne:
+    """Each record alone, by plain autograd: exact for every model, and slow.
+
+    Every record starts from the same state of model and function, and must leave the same one.
+    """
+
+    def __init__(
+        self, model: nn.Module, parameters: Mapping[str, nn.Parameter], outside: Outside
+    ) -> None:
+        self.model, self.parameters, self.outside = model, parameters, outside
+        self.read: list[Any] = []
+
+    def evaluate(self, loss: LossFunction, batch: Any) -> Evaluation:
+        n = trees.num_records(batch)
+        rows: dict[str, list[Tensor | None]] = {name: [None] * n for name in self.parameters}
+        losses, self.read = [], []
+        private = self.outside.storages | set(map(storage_of, trees.leaves(batch)))
+        roots = {"model": self.model, "loss": loss}
+        before, left = State(roots, private), None
+        for k in range(n):
+            value, grads = self.gradient(loss, trees.record(batch, k), private)
+            losses.append(value)
+            for name, grad in grads.items():
+                rows[name][k] = grad
+            difference = before.difference(State(roots, private))
+            refuse_memory(left, difference)
+            left = difference
+            if difference and (k < n - 1 or n == 1):
+                before.restore()
+        if not any(g is not None for grads in rows.values() for g in grads):
+            refuse_constant(torch.stack(losses))
+        stacked = {
+            name: filled(grads) for name, grads in rows.items() if any(g is not None for g in grads)
+        }
+        return Evaluation(torch.stack(losses), Measured.of_rows(stacked, n), "alone")
+
+    def gradient(
+        self, loss: LossFunction, one: Any, private: set[int]
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """The loss of one record and its gradient, by name where there is any."""
+        one = trees.map_tensors(one, torch.clone)  # memory of its own
+        watch = Watch(self.outside, private)
+        with torch.enable_grad(), OneRecord(watch, trees.leaves(one)):
+            value = one_number(trees.call(loss, self.model, one)).reshape(())
+        found = gradient_of(value, self.parameters)
+        value = value.detach().clone()
+        del one
+        refuse_remains(self.model, watch.remains(), {"model": self.model, "loss": loss})
+        self.read += watch.read
+        return value, found
+
+
+def gradient_of(value: Tensor, parameters: Mapping[str, nn.Parameter]) -> dict[str, Tensor]:
+    """By plain autograd, by name where there is any."""
+    if not value.requires_grad:
+        return {}
+    grads = torch.autograd.grad(value, list(parameters.values()), allow_unused=True)
+    pairs = zip(parameters, grads, strict=True)
+    return {name: g.to_dense() if g.is_sparse else g for name, g in pairs if g is not None}
+
+
+def refuse_memory(first: dict[str, Any] | None, second: dict[str, Any]) -> None:
+    """Raises unless two records, each from the same state, have left the same one."""
+    if first is None or first == second:
+        return
+    paths = sorted(p for p in first.keys() | second.keys() if first.get(p) != second.get(p))
+    raise PrivacyError(
+        f"the loss function writes what it computed from a record to {', '.join(paths[:5])}, where "
+        "the next one, and whoever has the model, can read it. Leave nothing of a record behind."
+    )
+
+
+def filled(grads: list[Tensor | None]) -> Tensor:
+    like = next(g for g in grads if g is not None)
+    return torch.stack([torch.zeros_like(like) if g is None else g for g in grads])

@@ -1,0 +1,131 @@
+"""Chooses how a loss function is evaluated, and refuses what would let one record see another.
+
+    evaluator = Evaluator(model)
+    evaluation = evaluator(loss, batch)      # one loss for each record, and per-sample gradients
+
+Guarantees, on every call:
+
+- A record's loss and gradient are computed from that record, the model, and what the function reads
+  from outside, never from another record: by `torch.vmap`, or, where vmap refuses, one at a time.
+- Nothing that was computed from a record stays behind.
+- A computation that psac has not seen before is compared with plain autograd before it counts.
+- A record whose gradient is not finite by itself adds zero, and spoils no other.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._C import _functorch
+
+from . import trees
+from .errors import NotVectorized, PrivacyError, PrivacyWarning, announce_alone, place_of
+from .evaluate import Evaluation, LossFunction, OneByOne, Vectorized
+from .selfcheck import distance, tolerance
+from .training import refuse_hooks, refuse_modules, trainable
+from .watch import Outside, refuse_remains
+
+
+class Evaluator:
+    """Evaluates loss functions of one model.  `reasons` tells what is computed alone, and why."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model, self.parameters = model, trainable(model)
+        self.outside = Outside(model)
+        self.vectorized = Vectorized(model, self.parameters, self.outside)
+        self.one_by_one = OneByOne(model, self.parameters, self.outside)
+        self.reasons: dict[tuple, str] = {}  # by function and kind of batch
+        self._trusted: set[tuple] = set()  # signatures that were compared with plain autograd
+        self._left: list[Tensor] = []  # of a call that was refused
+        self._told = False
+
+    def __call__(self, loss: LossFunction, batch: Any) -> Evaluation:
+        if not callable(loss):
+            raise TypeError(
+                f"loss is a {type(loss).__name__}: pass the function itself, loss(model, *batch), "
+                "not its result."
+            )
+        trees.num_records(batch)
+        refuse_modules(self.model)
+        refuse_hooks(self.model, self.parameters)
+        _functorch._set_vmap_fallback_warning_enabled(False)
+        evaluation = self._evaluate(loss, batch)
+        self._judge_reads(evaluation.way)
+        return evaluation
+
+    def _evaluate(self, loss: LossFunction, batch: Any) -> Evaluation:
+        key = self._key(loss, batch)
+        if key in self.reasons:
+            return self.one_by_one.evaluate(loss, batch)
+        try:
+            evaluation = self.vectorized.evaluate(loss, batch)
+            if evaluation.signature not in self._trusted:
+                self._compare(loss, batch)
+                self._trusted.add(evaluation.signature)
+        except (PrivacyError, torch.OutOfMemoryError):
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever it is, plain torch may do without
+            if "allocate memory" in str(error):
+                raise
+            return self._alone(key, loss, batch, error)
+        self._refuse_remains(loss)
+        return evaluation
+
+    def _alone(self, key: tuple, loss: LossFunction, batch: Any, error: Exception) -> Evaluation:
+        """Tried without vmap: if that fails too, the function itself is wrong, and says so."""
+        error, text = without_frames(error)
+        self._refuse_remains(loss)
+        evaluation = self.one_by_one.evaluate(loss, batch)
+        self.reasons[key] = announce_alone(error, text, stacklevel=6)
+        return evaluation
+
+    def _compare(self, loss: LossFunction, batch: Any) -> None:
+        apart = distance(self.vectorized, loss, batch)
+        allowed = tolerance(self.vectorized)
+        if not apart <= allowed:
+            raise NotVectorized(
+                f"psac's gradients are {apart:.1e} from plain autograd's, more than {allowed:g}: "
+                "the function draws random numbers that cannot be repeated, or psac has a bug"
+            )
+
+    def _refuse_remains(self, loss: LossFunction) -> None:
+        refuse_remains(
+            self.model, self.vectorized.watch.remains(), {"model": self.model, "loss": loss}
+        )
+
+    def _judge_reads(self, way: str) -> None:
+        """Names what the function reads from outside, if that changes from step to step."""
+        reads = self.vectorized.watch.read if way == "vmap" else self.one_by_one.read
+        changed = self.outside.changed(reads)
+        if changed and not self._told:
+            self._told = True
+            shapes = ", ".join(str(list(t.shape)) for t in changed[:3])
+            warnings.warn(
+                f"the loss function reads {len(changed)} tensors from outside the model that are "
+                f"new or were written since the last step (of shapes {shapes}). If they were "
+                "computed from private records, the run is not private. Compute them inside the "
+                "function; or, if they follow from the model or from public data, make them "
+                "within `with private.public_change():`.",
+                PrivacyWarning,
+                stacklevel=5,
+            )
+
+    def _key(self, loss: LossFunction, batch: Any) -> tuple:
+        """The function, and what kind of batch it is given."""
+        function = getattr(loss, "__func__", loss)
+        code = getattr(function, "__code__", None) or type(loss)
+        kinds = tuple((leaf.dim(), leaf.dtype, leaf.layout) for leaf in trees.leaves(batch))
+        return code, kinds, self.model.training
+
+
+def without_frames(error: Exception) -> tuple[Exception, str]:
+    """The error, and the line that it came from; its frames would keep tensors alive."""
+    place = place_of(error.__traceback__)
+    seen: BaseException | None = error
+    while seen is not None:
+        seen.__traceback__ = None
+        seen = seen.__cause__ or seen.__context__
+    return error, place

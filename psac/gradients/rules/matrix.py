@@ -1,0 +1,174 @@
+"""Matrix products: linear, matmul, addmm, einsum.
+
+For y = x W the gradient of W is x^T g, a sum over the positions of a record: an `Outer`, or a
+`Single` where there is one position.  A bias that is added to all positions is their plain sum.
+
+Letters: n record, p position, i features in, o features out, h group.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..contributions import Outer
+from ..precision import as_autocast
+from ..ragged import Ragged, without_zero_rows
+from ..single import Single
+from .physical import are_records, detached, physically
+
+if TYPE_CHECKING:
+    from ..recorder import Recorder, Uses
+
+
+def linear(rec: Recorder, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Any:
+    """x W^T + b for W [o, i]."""
+    if are_records(input) != [True] or any(are_records(weight, bias)) or weight.dim() != 2:
+        return NotImplemented
+    if not rec.serves(input, weight):
+        return NotImplemented
+    with physically():
+        y = times(rec, "linear", rec.physical(input), weight, bias, turned=True)
+    return rec.of_records(y)
+
+
+def matmul(rec: Recorder, input: Tensor, other: Tensor) -> Any:
+    if not rec.serves(input, other):
+        return NotImplemented
+    kinds = are_records(input, other)
+    if kinds == [True, False] and fits(input, other):
+        with physically():
+            return rec.of_records(times(rec, "matmul", rec.physical(input), other))
+    if kinds == [False, True] and input.dim() == 2:
+        with physically():
+            x = rec.physical(other)
+            if x.dim() == 2:  # one column
+                return rec.of_records(times(rec, "matmul", x, input, turned=True))
+            y = times(rec, "matmul", x.transpose(-2, -1), input, turned=True)
+            return rec.of_records(y.transpose(-2, -1))
+    return NotImplemented
+
+
+def reversed_matmul(rec: Recorder, input: Tensor, other: Tensor) -> Any:
+    return matmul(rec, other, input)
+
+
+def addmm(
+    rec: Recorder, input: Tensor, first: Tensor, second: Tensor, *, beta: Any = 1, alpha: Any = 1
+) -> Any:
+    """b + x W, as GPT-2 has it."""
+    plain = beta == 1 and alpha == 1 and input.dim() == 1 and second.dim() == 2
+    if not plain or are_records(input, first, second) != [False, True, False]:
+        return NotImplemented
+    if not rec.serves(input, first, second):
+        return NotImplemented
+    with physically():
+        return rec.of_records(times(rec, "addmm", rec.physical(first), second, input))
+
+
+def fits(records: Tensor, weight: Tensor) -> bool:
+    """One matrix for all positions, or one for each group of them."""
+    if weight.dim() == 3:
+        return records.dim() >= 3 and records.shape[-3] == len(weight)
+    return weight.dim() == 2
+
+
+def times(
+    rec: Recorder,
+    rule: str,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    turned: bool = False,
+) -> Tensor:
+    """x W (+ b), or x W^T if W is `turned`; [n, ..., i], with W [h, i, o] [n, ..., h, p, i]."""
+    x, w, b = as_autocast(x, *detached(weight, bias))
+    if weight.dim() == 3:
+        y = torch.matmul(x, w)
+    else:
+        y = F.linear(x, w if turned else w.t(), b)
+
+    def uses(grad: Tensor) -> Uses:
+        n = rec.num_samples
+        if weight.dim() == 3:
+            yield weight, groups_by_groups(x, grad, n)
+            return
+        product = rows_by_rows(x, grad, n)
+        part = product.with_bias() if bias is not None and bias.requires_grad else None
+        if weight.requires_grad:
+            yield weight, product.transposed() if turned else product
+        if part is not None:
+            yield bias, part
+
+    return rec.tap(rule, y, [weight, bias], uses, [x])
+
+
+def rows_by_rows(inputs: Tensor, grads: Tensor, n: int) -> Outer | Ragged | Single:
+    """sum over positions of x_i g_o, of shape [i, o]; both are [n, positions..., features]."""
+    x_npi, g_npo = (t.reshape(n, -1, t.shape[-1]) for t in (inputs, grads))
+    if x_npi.shape[1] == 1:
+        return Single(x_npi.squeeze(1), g_npo.squeeze(1))
+    shape = (x_npi.shape[-1], g_npo.shape[-1])
+    return without_zero_rows(Outer(x_npi.unsqueeze(1), g_npo.unsqueeze(1), shape, True))
+
+
+def groups_by_groups(inputs: Tensor, grads: Tensor, n: int) -> Outer:
+    """The same for each group: [n, ..., h, p, features], of shape [h, i, o]."""
+    x_nhpi, g_nhpo = (
+        t.reshape(n, -1, *t.shape[-3:]).transpose(1, 2).flatten(2, 3) for t in (inputs, grads)
+    )
+    shape = (x_nhpi.shape[1], x_nhpi.shape[-1], g_nhpo.shape[-1])
+    return Outer(x_nhpi, g_nhpo, shape, True)
+
+
+def einsum(rec: Recorder, equation: str, operands: Any, *more: Any, **kwargs: Any) -> Any:
+    """Two operands, one of parameters: a product of matrices, one for each group."""
+    given = (*operands, *more) if isinstance(operands, (list, tuple)) else (operands, *more)
+    terms = parsed(equation, len(given))
+    if terms is None or not rec.serves(*given):
+        return NotImplemented
+    first, second, result = terms
+    kinds = are_records(*given)
+    if kinds == [False, True]:
+        given, first, second = given[::-1], second, first
+    elif kinds != [True, False]:
+        return NotImplemented
+    groups = [k for k in second if k in first and k in result]
+    summed = [k for k in second if k in first and k not in result]
+    out = [k for k in second if k not in first]
+    positions = [k for k in first if k not in second]
+    if {*positions, *out, *groups} != set(result):
+        return NotImplemented  # something is summed over by itself
+    with physically():
+        x, weight = rec.physical(given[0]), given[1]
+        sizes = dict(zip([*first, *second], [*x.shape[1:], *weight.shape], strict=True))
+
+        def merged(tensor: Tensor, letters: str, *axes: list[str], ahead: int = 0) -> Tensor:
+            order = [letters.index(k) + ahead for axis in axes for k in axis]
+            shape = [math.prod(sizes[k] for k in axis) for axis in axes]
+            return tensor.permute(*range(ahead), *order).reshape(*tensor.shape[:ahead], *shape)
+
+        if groups:
+            x = merged(x, first, groups, positions, summed, ahead=1)
+            y = times(rec, "einsum", x, merged(weight, second, groups, summed, out))
+        else:
+            x = merged(x, first, positions, summed, ahead=1)
+            y = times(rec, "einsum", x, merged(weight, second, summed, out))
+        letters = [*groups, *positions, *out]
+        y = y.reshape(len(x), *(sizes[k] for k in letters))
+        return rec.of_records(y.permute(0, *(letters.index(k) + 1 for k in result)))
+
+
+def parsed(equation: str, count: int) -> tuple[str, str, str] | None:
+    """The letters of two operands and of the result; None for what is not a plain product."""
+    inputs, arrow, result = equation.replace(" ", "").partition("->")
+    terms = inputs.split(",")
+    if count != 2 or len(terms) != 2 or not arrow or "." in equation:
+        return None
+    if any(len(set(term)) != len(term) for term in (*terms, result)):
+        return None
+    return terms[0], terms[1], result

@@ -1,0 +1,111 @@
+"""The engine's rules, held against plain autograd: once for every new computation, before it counts.
+
+vmap isolates records by construction; that the norms and sums which psac takes from the vmapped
+graph are right is psac's own claim, and this is its test.  A few records are computed alone, with
+the same random numbers, and compared: norms one by one, and a weighted sum of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import secrets
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from . import trees
+from .evaluate import LossFunction, Vectorized, gradient_of, one_number
+from .groups import TOGETHER
+from .precision import HALF
+from .state import State
+
+COMPARED = 3  # records
+
+
+def tolerance(vectorized: Vectorized) -> float:
+    """How far kernels for one record and for many may be apart, relative to the norm."""
+    kinds = {p.dtype for p in vectorized.parameters.values()}
+    is_half = any(torch.is_autocast_enabled(d) for d in ("cpu", "cuda")) or any(
+        kind in HALF for kind in kinds
+    )
+    return 5e-2 if is_half else 5e-3
+
+
+def distance(vectorized: Vectorized, loss: LossFunction, batch: Any) -> float:
+    """The largest relative error on a few records; it leaves model and generators as they were."""
+    n = trees.num_records(batch)
+    chosen = sorted({k * (n - 1) // max(1, COMPARED - 1) for k in range(COMPARED)})
+    seed = secrets.randbits(31)
+    with same_state(vectorized, loss, batch), same_generators():
+        seed_all(seed)
+        together = vectorized.evaluate(loss, batch, randomness="same")
+        (squares,) = together.measured.norms_squared(TOGETHER)
+        if squares is None:
+            return 0.0
+        norms = squares.double().sqrt()
+        weights, expected, worst = torch.zeros_like(squares), {}, 0.0
+        floor = 1e-3 * float(norms.nan_to_num(0, 0, 0).max())
+        for k in chosen:
+            seed_all(seed)
+            grads = plain_gradient(vectorized, loss, trees.record(batch, k))
+            alone = sum(float(g.double().square().sum()) for g in grads.values()) ** 0.5
+            if not (np.isfinite(alone) and torch.isfinite(norms[k])):
+                continue
+            worst = max(worst, abs(alone - float(norms[k])) / max(alone, floor, 1e-12))
+            weights[k] = (k + 1) / max(alone, floor, 1e-12)
+            for name, grad in grads.items():
+                added = float(weights[k]) * grad.double()
+                expected[name] = expected[name] + added if name in expected else added
+        together.measured.zero_samples(~torch.isfinite(norms))
+        sums = together.measured.weighted_sums([weights], TOGETHER)
+    return max(worst, direction_error(sums, expected))
+
+
+def direction_error(sums: dict[str, Tensor], expected: dict[str, Tensor]) -> float:
+    """The length of the difference, over the length of what is expected."""
+    difference = total = 0.0
+    for name in sums.keys() | expected.keys():
+        ours = sums[name].double() if name in sums else torch.zeros(())
+        theirs = expected.get(name, torch.zeros(()))
+        difference += float((ours - theirs).square().sum())
+        total += float(theirs.square().sum())
+    return (difference / total) ** 0.5 if total else float(difference > 0)
+
+
+def plain_gradient(vectorized: Vectorized, loss: LossFunction, one: Any) -> dict[str, Tensor]:
+    with torch.enable_grad():
+        value = one_number(trees.call(loss, vectorized.model, one))
+    return gradient_of(value, vectorized.parameters)
+
+
+@contextlib.contextmanager
+def same_state(vectorized: Vectorized, loss: LossFunction, batch: Any) -> Iterator[None]:
+    """What the function changes in here is changed back."""
+    before = State({"model": vectorized.model, "loss": loss})
+    try:
+        yield
+    finally:
+        before.restore()
+
+
+@contextlib.contextmanager
+def same_generators() -> Iterator[None]:
+    """What is drawn in here is not missed outside."""
+    of_numpy, of_python = np.random.get_state(), random.getstate()
+    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else []
+    try:
+        with torch.random.fork_rng(devices=devices):
+            yield
+    finally:
+        np.random.set_state(of_numpy)
+        random.setstate(of_python)
+
+
+def seed_all(seed: int) -> None:
+    torch.manual_seed(seed)
+    np.random.seed(seed % 2**32)
+    random.seed(seed)

@@ -1,0 +1,86 @@
+"""Batches are trees of tensors: tuples, lists, mappings, dataclasses.
+
+Every tensor of a batch has the records along its first axis.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch import Tensor
+
+from .errors import PrivacyError
+
+
+def map_tensors(tree: Any, function: Callable[[Tensor], Any]) -> Any:
+    """A copy of the tree with `function` applied to each tensor."""
+    if isinstance(tree, Tensor):
+        return function(tree)
+    if isinstance(tree, tuple) and hasattr(tree, "_fields"):
+        return type(tree)(*(map_tensors(value, function) for value in tree))
+    if isinstance(tree, (list, tuple)):
+        return type(tree)(map_tensors(value, function) for value in tree)
+    if isinstance(tree, Mapping):
+        return {key: map_tensors(value, function) for key, value in tree.items()}
+    if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
+        fields = {f.name: getattr(tree, f.name) for f in dataclasses.fields(tree) if f.init}
+        changes = {name: map_tensors(value, function) for name, value in fields.items()}
+        return dataclasses.replace(tree, **changes)
+    if tree is None:
+        return None
+    raise PrivacyError(
+        f"a batch holds a {type(tree).__name__} ({tree!r:.60}): records can be told apart in "
+        "tensors only, with one entry of the first axis for each. Give it as a tensor from the "
+        "data set or its collate_fn, or leave it out and let the loss function hold it, if it is "
+        "the same for all records."
+    )
+
+
+def leaves(tree: Any) -> list[Tensor]:
+    """The tensors, in the order of `map_tensors`."""
+    found: list[Tensor] = []
+    map_tensors(tree, lambda leaf: found.append(leaf) or leaf)
+    return found
+
+
+def num_records(tree: Any) -> int:
+    """How many records the batch holds."""
+    tensors = leaves(tree)
+    if not tensors:
+        raise PrivacyError("the batch holds no tensor, so there is no record in it.")
+    sizes = sorted({t.shape[0] if t.dim() else -1 for t in tensors})
+    if len(sizes) > 1 or sizes[0] < 0:
+        shapes = ", ".join(str(list(t.shape)) for t in tensors[:6])
+        raise PrivacyError(
+            f"the tensors of a batch have the shapes {shapes}: each must have the records along "
+            "its first axis, as many as the others. What is the same for all records belongs into "
+            "the loss function, not into the batch."
+        )
+    return sizes[0]
+
+
+def record(tree: Any, number: int) -> Any:
+    """A batch of one record."""
+    return map_tensors(tree, lambda leaf: leaf[number : number + 1])
+
+
+def records(tree: Any, numbers: Tensor) -> Any:
+    """A batch of some of the records."""
+    return map_tensors(tree, lambda leaf: leaf[numbers.to(leaf.device)])
+
+
+def rebuilt(tree: Any, values: list[Any]) -> Any:
+    """The tree with other leaves, in the order of `leaves`."""
+    following = iter(values)
+    return map_tensors(tree, lambda _: next(following))
+
+
+def call(function: Callable, model: Any, tree: Any) -> Any:
+    """`function(model, ...)` with the parts of a batch: tuples by position, mappings by name."""
+    if isinstance(tree, Mapping):
+        return function(model, **tree)
+    if isinstance(tree, (tuple, list)) and not hasattr(tree, "_fields"):
+        return function(model, *tree)
+    return function(model, tree)
