@@ -11,7 +11,7 @@ sample moves the weighted sum by at most C, the rule's `bound`.  The noise takes
     Custom  your own function of n
 
 The formulas hold to rounding; `safe_weights`, which the engine calls, makes the bound hold exactly,
-for a user's own rule too, and refuses a rule that weighs a sample by the others of its batch.
+for a user's own rule too, and refuses a rule that weighs a sample by others (`psac.own_rules`).
 Computing the norms and adding the noise are left to others.
 
 >>> PSAC(r=0.25).weights(torch.tensor([0.0, 0.25, 1.0]))
@@ -32,8 +32,9 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from psac.own_rules import weights_alone
+
 SHRINK = 1e-6  # In float32, w * g passes the bound by up to 1.3e-7 of it; this is the margin.
-ALONE = 1e-5  # Of the bound: how far rounding may move a contribution when others leave the batch.
 
 
 @runtime_checkable
@@ -155,7 +156,9 @@ class Abadi:
 class Custom:
     """A rule of your own: `Custom(lambda norms: 1 / (1 + norms), bound=1.0)`.
 
-    Guarantees: those of `safe_weights`.
+    The function is called with a tensor of one norm, shape [1], vectorised by `torch.vmap`; it may
+    branch on the value, and is then called for each norm in turn.  It must not remember earlier
+    norms.  Guarantees: those of `safe_weights`.
     """
 
     function: Callable[[Tensor], Tensor]
@@ -245,8 +248,8 @@ def safe_weights(rule: ClippingRule, norms: Tensor) -> Tensor:
 
     Half-precision norms are promoted to float32.  A norm that is not finite gets weight 0 (and its
     sample must be dropped: 0 * inf is NaN).  A weight that is too large is cut; one that is NaN or
-    negative, or a wrong shape, raises.  So does a rule of the user's that weighs samples otherwise
-    when half of the batch is left out.
+    negative, or a wrong shape, raises.  A rule of the user's is called with one norm at a time, and
+    refused if it remembers earlier ones (`psac.own_rules`).
     """
     bound = _positive(rule, "bound")
     (norms,) = _tensors(norms)
@@ -254,40 +257,20 @@ def safe_weights(rule: ClippingRule, norms: Tensor) -> Tensor:
     finite = None if math.isfinite(float(norms.sum())) else norms.isfinite()
     given = norms if finite is None else torch.where(finite, norms, 1.0)
     weights = _sensible(rule, given)
-    if type(rule) not in _READ and norms.numel() > 1:
-        _refuse_looking_around(rule, given, weights, _largest(bound, given))
     if finite is not None:
         weights = torch.where(finite, weights, 0.0)
     safe = weights.minimum(_largest(bound, norms))
     return safe if finite is None else torch.where(finite, safe, 0.0)
 
 
-def _refuse_looking_around(
-    rule: ClippingRule, norms: Tensor, weights: Tensor, limits: Tensor
-) -> None:
-    """Raises unless each weight of a rule that nobody has read follows from its own norm.
-
-    Every other sample is weighed without the rest: whatever the weights take from the batch, its
-    largest norm, a quantile, its size, the places in it, is another in one half or in both.
-    """
-    for half in (slice(0, None, 2), slice(1, None, 2)):
-        apart, limit = _sensible(rule, norms[half]), limits[half]
-        moved = (apart.minimum(limit) - weights[half].minimum(limit)).abs() * norms[half]
-        if not float(moved.max()) <= ALONE * rule.bound:
-            worst = int(moved.argmax())
-            raise ValueError(
-                f"{rule!r} weighs a sample of norm {norms[half][worst].item():.6g} by "
-                f"{weights[half][worst].item():.6g} in its batch and by {apart[worst].item():.6g} "
-                "without half of the others, so the bound is not the sensitivity of the sum: one "
-                "sample moves the weights of all. Compute each weight from its own norm and from "
-                "constants."
-            )
-
-
 def _sensible(rule: ClippingRule, norms: Tensor) -> Tensor:
     """The rule's weights, if they are numbers >= 0."""
-    # A copy: what a rule does to it in place must not move the limit.
-    weights = _matching(norms, rule.weights(norms.clone()), rule)
+
+    def function(norms: Tensor) -> Tensor:
+        return _matching(norms, rule.weights(norms), rule)
+
+    read = type(rule) in _READ
+    weights = function(norms) if read else weights_alone(rule, function, norms, rule.bound)
     if weights.numel() and not float(weights.min()) >= 0:  # NaN is not, and is the least of all
         wrong = ~(weights >= 0)
         raise ValueError(

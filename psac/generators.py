@@ -17,18 +17,20 @@ True
 from __future__ import annotations
 
 import functools
+import gc
 import pickle
 import random
 import types
 from collections import deque
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Any
 
 import numpy as np
 import torch
 
 KINDS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
-SKIPPED = (type, types.ModuleType, torch.Tensor, np.ndarray, str, bytes, int, float)
+SKIPPED = (type, types.ModuleType, torch.Tensor, np.ndarray, str, int, float, random.SystemRandom)
 REACH = 2000  # objects that are looked at
 
 
@@ -45,7 +47,7 @@ def generators_of(function: Any) -> list[Any]:
         if isinstance(thing, KINDS):
             found[id(thing)] = thing
         else:
-            waiting.extend(_neighbours(thing))
+            waiting.extend(islice(_neighbours(thing), REACH))
     return list(found.values())
 
 
@@ -53,7 +55,7 @@ def _neighbours(thing: Any) -> Iterator[Any]:
     if isinstance(thing, types.FunctionType):
         yield from (thing.__defaults__ or ())
         yield from (thing.__kwdefaults__ or {}).values()
-        yield from (cell.cell_contents for cell in thing.__closure__ or () if _filled(cell))
+        yield from gc.get_referents(*(thing.__closure__ or ()))  # empty cells have none
         yield from (thing.__globals__.get(name) for name in _names(thing.__code__))
     elif isinstance(thing, (types.MethodType, types.BuiltinMethodType)):
         yield from (thing.__self__, getattr(thing, "__func__", None))
@@ -63,18 +65,9 @@ def _neighbours(thing: Any) -> Iterator[Any]:
         yield from thing.values()
     elif isinstance(thing, (list, tuple, set)):
         yield from thing
-    call = getattr(type(thing), "__call__", None)
-    if isinstance(call, types.FunctionType):
-        yield call
     yield from getattr(thing, "__dict__", {}).values()
-
-
-def _filled(cell: types.CellType) -> bool:
-    try:
-        cell.cell_contents
-    except ValueError:
-        return False
-    return True
+    for kind in type(thing).__mro__:
+        yield from (item for item in vars(kind).values() if isinstance(item, types.FunctionType))
 
 
 def _names(code: types.CodeType) -> Iterator[str]:

@@ -470,13 +470,10 @@ class Private:
                 "once, while the loop over private.loader is at it."
             )
         self._out.refuse_other(batch)
-        changed = [name for name, p in self.parameters.items() if not p.requires_grad]
-        changed += [
-            name
-            for name, p in self.model.named_parameters()
-            if p.requires_grad and id(p) not in self._names
-        ]
-        if changed:
+        trained = [p for p in self.model.parameters() if p.requires_grad]
+        if self._names.keys() != set(map(id, trained)):
+            changed = [name for name, p in self.parameters.items() if not p.requires_grad]
+            changed += [f"a new one of shape {list(p.shape)}" for p in trained if id(p) not in self._names]
             raise PrivacyError(
                 f"{', '.join(changed[:5])}: which parameters are trained was changed after "
                 "make_private. Close the run and make a new one, which costs its own privacy; both "
@@ -492,20 +489,27 @@ class Private:
                 "their records."
             )
 
-    def _tensors(self) -> dict[str, Tensor]:
-        return {**dict(self.model.named_parameters()), **dict(self.model.named_buffers())}
-
     def _fingerprints(self) -> list[int]:
-        return fingerprint(self._tensors().values())
+        stores = [s for m in self.model.modules() for s in (m._parameters, m._buffers)]
+        return fingerprint([t for store in stores for t in store.values() if t is not None])
+
+    def _names_of_tensors(self) -> list[str]:
+        """In the order of the fingerprints."""
+        return [
+            f"{path}.{name}".lstrip(".")
+            for path, module in self.model.named_modules()
+            for store in (module._parameters, module._buffers)
+            for name, tensor in store.items()
+            if tensor is not None
+        ]
 
     def _refuse_changes(self) -> None:
         """Raises if something else than the optimizer has written to the model."""
         if self._prints is None:
             return
-        tensors = self._tensors()
-        prints = fingerprint(tensors.values())
+        prints = self._fingerprints()
         if prints != self._prints:
-            pairs = zip(tensors, prints, self._prints, strict=False)
+            pairs = zip(self._names_of_tensors(), prints, self._prints, strict=False)
             names = [name for name, now, before in pairs if now != before]
             raise PrivacyError(
                 f"{', '.join(names[:5]) or 'a tensor of the model'} was changed since the last "

@@ -50,22 +50,24 @@ def make(seed: int | None, slowly: bool = False):
     return private, torch.optim.lr_scheduler.StepLR(optimizer, 5, gamma=0.5)
 
 
+def loss(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return F.cross_entropy(model(x), y)
+
+
 def step_through(private: psac.Private, scheduler, until: int | None = None, save=None) -> None:
     """Trains to the end of the plan, or to a step; calls `save` after each step."""
     until = private.planned_steps if until is None else until
-    done = private.step
-    while private.step < until and private.ledger.steps < private.planned_steps:
-        for x, y in private.loader:
-            F.cross_entropy(private.model(x), y).backward()
-            private.optimizer.step()
-            if private.step == done:
+    done = private.steps_taken
+    while private.steps_taken < until and private.ledger.steps < private.planned_steps:
+        for batch in private.loader:
+            if not private.step(loss, batch):
                 continue
-            for _ in range(done, private.step):  # empty draws step inside the loader
+            for _ in range(done, private.steps_taken):  # empty draws step inside the loader
                 scheduler.step()
-            done = private.step
+            done = private.steps_taken
             if save is not None:
                 save()
-            if private.step >= until:
+            if private.steps_taken >= until:
                 break
 
 
@@ -78,7 +80,7 @@ def main(folder: Path) -> None:
     print("training", flush=True)
 
     def save() -> None:
-        if private.step % 3 == 0 or private.step == private.planned_steps:
+        if private.steps_taken % 3 == 0 or private.steps_taken == private.planned_steps:
             psac.save_checkpoint(path, private, scheduler=scheduler)
 
     step_through(private, scheduler, save=save)

@@ -1,5 +1,6 @@
 """The clipping rules against plain formulas, their limits, and the bound that no rule may pass."""
 
+import contextlib
 import dataclasses
 import math
 
@@ -9,8 +10,9 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from psac import NSGD, PSAC, Abadi, AutoS, AutoV, ClippingRule, Custom, clipping
+from psac import NSGD, PSAC, Abadi, AutoS, AutoV, ClippingRule, Custom, PrivacyError, clipping
 from psac.clipping import SHRINK, safe_weights
+from psac.own_rules import probes
 
 FLOAT32_MAX = torch.finfo(torch.float32).max
 GRID = torch.cat([torch.zeros(1, dtype=torch.float64), torch.logspace(-6, 6, 4001).double()])
@@ -294,9 +296,10 @@ def test_half_precision_norms_are_weighed_in_float32(rule, dtype):
 
 def test_a_rule_is_never_shown_a_norm_that_is_not_finite():
     seen = []
-    rule = Broken(lambda norms: seen.append(norms) or torch.ones_like(norms))
+    rule = Broken(lambda norms: seen.append(float(norms)) or torch.ones_like(norms))
     safe_weights(rule, torch.tensor([0.5, math.inf, math.nan]))
-    assert seen[0].isfinite().all()
+    assert 0.5 in seen
+    assert all(map(math.isfinite, seen))
 
 
 def test_safe_weights_carry_no_gradient():
@@ -330,8 +333,8 @@ def test_weights_of_another_dtype_are_converted():
     [
         (lambda norms: norms * math.nan, r"norm 2 the weight nan.*must be numbers >= 0"),
         (lambda norms: -norms, r"norm 2 the weight -2.*must be numbers >= 0"),
-        (lambda norms: norms.mean(), r"norms of shape \(2,\) into weights of shape \(\)"),
-        (lambda norms: norms[:, None], r"weights of shape \(2, 1\)"),
+        (lambda norms: norms.mean(), r"norms of shape \(1,\) into weights of shape \(\)"),
+        (lambda norms: norms[:, None], r"weights of shape \(1, 1\)"),
         (lambda norms: 0.5, r"weights of 0\.5.*one weight for each norm"),
     ],
     ids=["nan", "negative", "scalar", "column", "number"],
@@ -354,26 +357,205 @@ LOOK_AROUND = {
 }
 
 
-@pytest.mark.parametrize("others", [[], [math.inf]])
+@pytest.mark.parametrize("values", [[1.0, 2.0, 3.0, 0.5, 7.0], [2.0, math.inf], [0.3], []])
 @pytest.mark.parametrize("name", LOOK_AROUND)
-def test_a_rule_that_looks_at_other_samples_is_refused(name, others):
-    norms = torch.tensor([1.0, 2.0, 3.0, 0.5, 7.0, *others])
+def test_a_rule_that_looks_at_other_samples_is_refused_whatever_the_batch(name, values):
     for rule in (Custom(LOOK_AROUND[name], bound=1.0), Broken(LOOK_AROUND[name])):
-        for shown in (norms, norms.flip(0)):
-            with pytest.raises(ValueError, match=r"not the sensitivity.*from its own norm"):
-                safe_weights(rule, shown)
+        with pytest.raises(PrivacyError, match=r"not the sensitivity.*from its own norm"):
+            safe_weights(rule, torch.tensor(values))
 
 
-def test_a_rule_that_learns_from_the_norms_it_is_shown_is_refused():
-    class Follows:
+def test_the_weight_of_a_norm_is_that_of_the_norm_alone():
+    """Also for a rule that finds out when it is shown the public norms that it is tested on."""
+
+    def looks_around_in_secret(norms):
+        return 1 / (norms + (norms.mean() if len(norms) < 5 else norms))
+
+    norms = torch.tensor([1.0, 2.0, 40.0])
+    weights = safe_weights(Custom(looks_around_in_secret, bound=1.0), norms)
+    torch.testing.assert_close(weights, 1 / (2 * norms))
+
+
+class Attribute:
+    """Remembers in itself; `step(memory, norm)` gives the memory after a norm."""
+
+    bound = 1.0
+
+    def __init__(self, step):
+        self.step, self.memory = step, 1.0
+
+    def weights(self, norms):
+        self.memory = self.step(self.memory, norms)
+        return 1 / (norms + self.memory)
+
+
+def in_a_closure(step):
+    memory = 1.0
+
+    def weights(norms):
+        nonlocal memory
+        memory = step(memory, norms)
+        return 1 / (norms + memory)
+
+    return Custom(weights, bound=1.0)
+
+
+everywhere = {}
+
+
+def in_a_global(step):
+    everywhere["memory"] = 1.0
+
+    def weights(norms):
+        everywhere["memory"] = step(everywhere["memory"], norms)
+        return 1 / (norms + everywhere["memory"])
+
+    return Custom(weights, bound=1.0)
+
+
+def in_a_default(step):
+    def weights(norms, memory=[1.0]):  # noqa: B006 - the point
+        memory.append(step(memory[-1], norms))
+        return 1 / (norms + memory[-1])
+
+    return Custom(weights, bound=1.0)
+
+
+MEMORIES = {
+    "count": lambda memory, norms: memory + 1,
+    "largest": lambda memory, norms: max(memory, float(norms)),
+    "running mean": lambda memory, norms: 0.9 * memory + 0.1 * norms.item(),
+    "largest as a tensor": lambda memory, norms: torch.as_tensor(memory).maximum(norms),
+    "last as a tensor": lambda memory, norms: norms.detach().clone(),
+}
+
+
+@pytest.mark.parametrize("place", [Attribute, in_a_closure, in_a_global, in_a_default])
+@pytest.mark.parametrize("name", MEMORIES)
+def test_a_rule_with_a_memory_is_refused_before_it_sees_a_private_norm(name, place):
+    shown = []
+
+    def step(memory, norms):
+        with contextlib.suppress(RuntimeError):  # under vmap there are no values to see
+            shown.extend(norms.tolist())
+        return MEMORIES[name](memory, norms)
+
+    with pytest.raises(PrivacyError, match=r"has a memory|keeps a tensor"):
+        safe_weights(place(step), torch.tensor([1.25, 2.25, 3.25]))
+    assert shown
+    assert not {1.25, 2.25, 3.25} & set(shown)
+
+
+@pytest.mark.parametrize("as_a_tensor", [False, True])
+def test_a_memory_that_shows_later_is_refused_when_it_does(as_a_tensor):
+    class Patient:
+        """Looks back after a hundred norms, and never at one that it was tested on."""
+
+        bound, largest, seen = 1.0, 0.0, 0
+
+        def weights(self, norms):
+            self.seen += 1
+            if self.seen > 200 and not as_a_tensor:
+                self.largest = max(self.largest, float(norms))
+            elif self.seen > 200:
+                self.kept = norms
+            return 1 / (1 + norms + self.largest)
+
+    rule, released = Patient(), 0
+    with pytest.raises(PrivacyError, match=r"has a memory|keeps a tensor"):  # noqa: PT012
+        for _ in range(100):
+            assert safe_weights(rule, torch.tensor([0.5, 3.0])).tolist() == pytest.approx(
+                [1 / 1.5, 1 / 4]
+            )
+            released += 1
+    assert 0 < released < 100
+
+
+def test_a_memory_that_changes_no_public_norm_is_found_in_the_order_of_the_batch():
+    largest = 1.0
+
+    def weights(norms):
+        nonlocal largest
+        if float(norms) in PROBES:
+            return 1 / (1 + norms)
+        largest = max(largest, float(norms))
+        return 1 / (largest + norms)
+
+    with pytest.raises(PrivacyError, match="between two calls with the same norm"):
+        safe_weights(Custom(weights, bound=1.0), torch.tensor([0.5, 3.0, 2.0]))
+
+
+PROBES = probes(torch.zeros(())).tolist()
+
+
+def test_a_rule_that_keeps_the_norms_for_a_plot_is_refused_with_the_place_to_find_them():
+    history = []
+    rule = Custom(lambda norms: history.append(norms) or 1 / (1 + norms), bound=1.0)
+    with pytest.raises(PrivacyError, match=r"keeps a tensor.*private\.sensitive\.norms"):
+        safe_weights(rule, torch.ones(3))
+
+
+def test_a_setting_that_is_changed_within_a_run_is_refused():
+    class Scheduled:
         bound, scale = 1.0, 1.0
 
         def weights(self, norms):
-            self.scale = 0.9 * self.scale + 0.1 * float(norms.mean())
-            return 1 / (norms + self.scale)
+            return 1 / (self.scale + norms)
 
-    with pytest.raises(ValueError, match="not the sensitivity"):
-        safe_weights(Follows(), torch.tensor([1.0, 2.0, 3.0]))
+    rule = Scheduled()
+    safe_weights(rule, torch.ones(3))
+    rule.scale = 2.0
+    with pytest.raises(PrivacyError, match="since the first step"):
+        safe_weights(rule, torch.ones(3))
+    assert safe_weights(Scheduled(), torch.ones(1)).tolist() == [0.5]
+
+
+def by_cases(norms):
+    if norms < 1:
+        return norms.new_ones(1)
+    return 0.5 / norms if norms < 10 else torch.zeros_like(norms)
+
+
+INNOCENT = {
+    "smooth": (lambda norms: 1 / (0.1 + norms.square()).sqrt(), lambda n: (0.1 + n**2) ** -0.5),
+    "by where": (lambda norms: torch.where(norms < 2, 0.5, 1 / norms), lambda n: min(0.5, 1 / n)),
+    "by cases": (by_cases, lambda n: 1.0 if n < 1 else 0.5 / n if n < 10 else 0.0),
+    "by a list": (
+        lambda norms: torch.tensor([math.tanh(n) / n for n in norms.tolist()]),
+        lambda n: math.tanh(n) / n,
+    ),
+    "by numpy": (
+        lambda norms: torch.from_numpy(np.minimum(1, 1 / norms.numpy())),
+        lambda n: min(1, 1 / n),
+    ),
+    "by its length": (lambda norms: torch.ones(len(norms)) / 4, lambda n: 0.25),
+    "by a table": (
+        lambda norms: TABLE[torch.bucketize(norms, EDGES)],
+        lambda n: 0.5 if n <= 1 else 0.1 if n <= 10 else 0.0,
+    ),
+}
+TABLE, EDGES = torch.tensor([0.5, 0.1, 0.0]), torch.tensor([1.0, 10.0])
+
+
+@pytest.mark.parametrize("name", INNOCENT)
+def test_a_rule_of_single_norms_is_what_it_says_however_it_is_written(name):
+    function, formula = INNOCENT[name]
+    values = [0.25, 3.0, 0.75, 20.0, 0.5]
+    expected = [min(formula(n), 1 / n) for n in values]
+    for rule in (Custom(function, bound=1.0), Broken(function)):
+        for _ in range(2):
+            weights = safe_weights(rule, torch.tensor(values))
+            assert weights.tolist() == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_rule_without_branches_is_called_for_all_norms_at_once():
+    calls = []
+    rule = Custom(lambda norms: calls.append(tuple(norms.shape)) or 1 / (1 + norms), bound=1.0)
+    safe_weights(rule, torch.ones(2))
+    calls.clear()
+    safe_weights(rule, torch.rand(5000))
+    assert set(calls) == {(1,)}
+    assert len(calls) == 1 + len(PROBES)
 
 
 @settings(deadline=None)

@@ -17,6 +17,7 @@ ORDER = [
     "_noise_loops",
     "sampling",
     "loading",
+    "own_rules",
     "clipping",
     "clipping_choice",
     "gradients",

@@ -61,7 +61,7 @@ class Coordinates(nn.Module):
         nn.init.zeros_(self.table.weight)
 
     def forward(self, numbers: Tensor) -> Tensor:
-        return -HUGE * self.table(numbers).squeeze(1)
+        return -HUGE * self.table(numbers)
 
 
 def audit(
@@ -111,12 +111,15 @@ def audit(
     return Audit(bound=bound, promised=promised)
 
 
+def loss(model: nn.Module, number: Tensor) -> Tensor:
+    """Of one canary."""
+    return model(number)
+
+
 def train(private: Any, steps: int) -> None:
-    while private.step < steps:
+    while private.steps_taken < steps:
         for numbers in private.loader:
-            private.optimizer.zero_grad()
-            private.backward(private.model(numbers))
-            private.optimizer.step()
+            private.step(loss, numbers)
 
 
 def coins(count: int, seed: int | None) -> np.ndarray:

@@ -21,14 +21,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from psac.checkpoint import journal_of, load_checkpoint, save_checkpoint
 from psac.private import Private
 from psac.randomness import InsecureNoiseWarning
 from psac.training.assembly import model_of, private_of
-from psac.training.evaluation import evaluate
+from psac.training.evaluation import evaluate, loss_of
 from psac.training.recipe import Recipe
 from psac.training.splits import Splits
 
@@ -75,14 +74,14 @@ def _train(
     every: int,
 ) -> None:
     saved = time.monotonic()
-    while private.step < private.planned_steps:
-        for inputs, labels in private.loader:
-            if measure and (private.step + 1) % every == 0:
+    while private.steps_taken < private.planned_steps:
+        for batch in private.loader:
+            step = private.steps_taken + 1
+            if measure and step % every == 0:
                 model = copy.deepcopy(private.model)
-                seen = measure(model, inputs, labels, private.noise_multiplier)
-                found.append({"step": private.step + 1, **seen})
-            private.backward(F.cross_entropy(private.model(inputs), labels, reduction="none"))
-            private.optimizer.step()
+                seen = measure(model, *batch, private.noise_multiplier)
+                found.append({"step": step, **seen})
+            private.step(loss_of, batch)
             if time.monotonic() - saved > SAVE_SECONDS:
                 save_checkpoint(checkpoint, private, extra={"found": found})
                 saved = time.monotonic()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 from pathlib import Path
 from types import TracebackType
@@ -11,7 +12,16 @@ import torch
 from ..errors import PrivacyError, PrivacyWarning
 
 __all__ = ["NotIsolated", "NotVectorized", "PrivacyError", "PrivacyWarning", "SlowPathWarning"]
-PACKAGES = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))
+# Code that is not the user's: torch, psac, Python itself.
+PACKAGES = tuple(
+    str(path)
+    for path in (
+        Path(torch.__file__).parent,
+        Path(__file__).parents[1],
+        Path(contextlib.__file__).parent / "contextlib.py",
+        Path(contextlib.__file__).parent / "functools.py",
+    )
+)
 VALUES = (
     "it uses the value of a tensor. Replace a branch on values by torch.where, x[mask] by a "
     "product with the mask or masked_fill, and leave .item(), .tolist() and .numpy() out"

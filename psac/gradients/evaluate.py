@@ -25,6 +25,7 @@ from torch.overrides import TorchFunctionMode
 from . import trees
 from .cluster import clusters_of
 from .errors import NotVectorized, PrivacyError
+from .libraries import without_branches
 from .measured import Measured
 from .precision import without_autocast
 from .recorder import AttributeOfTensor, Recorder, tensors_in
@@ -97,7 +98,7 @@ class Vectorized:
                 result = trees.call(loss, self.model, trees.rebuilt(batch, list(values)))
             return scalar(rec, result)
 
-        with torch.enable_grad(), disable_saved_tensors_hooks(NO_HOOKS):
+        with torch.enable_grad(), disable_saved_tensors_hooks(NO_HOOKS), without_branches():
             losses = torch.vmap(one, randomness=randomness)(*inputs)
         measured = self._backward(rec, losses)
         self.activation_bytes = max(self.activation_bytes, measured.activation_bytes)
@@ -139,6 +140,8 @@ class Vectorized:
         try:
             for store, key, parameter in places:
                 assert parameter is not None
+                if not isinstance(store, dict):
+                    raise NotVectorized("torch.jit does not show what it does with parameters")
                 store[key] = rec.copies(parameter, "copies")  # type: ignore[assignment]
             yield
         finally:

@@ -25,7 +25,7 @@ from . import trees
 from .errors import NotVectorized, PrivacyError, PrivacyWarning, announce_alone, place_of
 from .evaluate import Evaluation, LossFunction, OneByOne, Vectorized
 from .selfcheck import distance, tolerance
-from .training import refuse_hooks, refuse_modules, trainable
+from .training import survey, trainable
 from .watch import Outside, refuse_remains
 
 
@@ -48,9 +48,7 @@ class Evaluator:
                 f"loss is a {type(loss).__name__}: pass the function itself, loss(model, *batch), "
                 "not its result."
             )
-        trees.num_records(batch)
-        refuse_modules(self.model)
-        refuse_hooks(self.model, self.parameters)
+        self.outside.known = survey(self.model, self.parameters)
         _functorch._set_vmap_fallback_warning_enabled(False)
         evaluation = self._evaluate(loss, batch)
         self._judge_reads(evaluation.way)

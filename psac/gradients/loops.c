@@ -544,3 +544,21 @@ void psac_group_norm(const void *given, void *memory, int64_t first, int64_t las
         out[(first + its->num_samples) * channels] = total(scaled) * rstd[group];
     }
 }
+
+/* The sum of the bits of each block of memory, read as integers of eight bytes; of the rest, bytes.
+ */
+
+void psac_word_sums(int64_t count, const int64_t *addresses, const int64_t *sizes, int64_t *out) {
+    for (int64_t k = 0; k < count; k++) {
+        const unsigned char *bytes = (const unsigned char *)addresses[k];
+        uint64_t sum = 0;
+        int64_t words = sizes[k] / 8;
+        for (int64_t i = 0; i < words; i++) {
+            uint64_t word;
+            memcpy(&word, bytes + 8 * i, 8);
+            sum += word;
+        }
+        for (int64_t i = 8 * words; i < sizes[k]; i++) sum += bytes[i];
+        out[k] = (int64_t)sum;
+    }
+}

@@ -23,6 +23,7 @@ import ctypes
 import functools
 import math
 import pathlib
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -284,6 +285,15 @@ class Loops:
         first = rows(values_npk)
         looks = (size(n), size(p), size(LOOKS))
         return self._library.psac_some_alive(ctypes.byref(first), *looks) / LOOKS
+
+    def word_sums(self, tensors: Sequence[Tensor]) -> list[int]:
+        """The sum of the bits of each, read as integers; they must be contiguous."""
+        count = len(tensors)
+        addresses = (size * count)(*[t.data_ptr() for t in tensors])
+        sizes = (size * count)(*[t.nbytes for t in tensors])
+        sums = (size * count)()
+        self._library.psac_word_sums(size(count), addresses, sizes, sums)
+        return list(sums)
 
     def alive(self, values_npk: Tensor) -> Tensor:
         """[n, p], one where a row is not all zero."""

@@ -33,6 +33,8 @@ def summed_in(dtype: torch.dtype) -> torch.dtype:
 
 def as_autocast(*tensors: Tensor | None) -> list[Tensor | None]:
     """Operands of a matrix product or convolution, as autocast would cast them."""
+    if not torch._C._is_any_autocast_enabled():
+        return list(tensors)
     (device,) = {t.device.type for t in tensors if t is not None}
     if not torch.is_autocast_enabled(device):
         return list(tensors)
@@ -46,9 +48,9 @@ def without_autocast(function: Function) -> Function:
 
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
-        enabled = [device for device in DEVICES if torch.is_autocast_enabled(device)]
-        if not enabled:
+        if not torch._C._is_any_autocast_enabled():
             return function(*args, **kwargs)
+        enabled = [device for device in DEVICES if torch.is_autocast_enabled(device)]
         with contextlib.ExitStack() as stack:
             for device in enabled:
                 stack.enter_context(torch.autocast(device, enabled=False))

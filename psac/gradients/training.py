@@ -16,6 +16,9 @@ from torch.nn.parameter import is_lazy
 
 from .errors import NotIsolated, PrivacyError
 
+SUSPECTS = (_BatchNorm, nn.Embedding, nn.EmbeddingBag)
+OF_ALL_MODULES: Any = torch.nn.modules.module
+
 # The private run that has each model, so that no two train the same parameters.
 attached: weakref.WeakKeyDictionary[nn.Module, Any] = weakref.WeakKeyDictionary()
 
@@ -35,6 +38,28 @@ def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
             "on zeros for example, and build the optimizer after that."
         )
     return found
+
+
+def survey(model: nn.Module, parameters: Mapping[str, nn.Parameter]) -> set[int]:
+    """The ids of the model's tensors; raises for what cannot be private, before every call.
+
+    Batch norm that takes its statistics from the batch, embeddings that rescale their table, and
+    hooks on the backward, which per-sample gradients do not pass.
+    """
+    known: set[int] = set()
+    suspect = bool(OF_ALL_MODULES._global_backward_hooks or OF_ALL_MODULES._global_backward_pre_hooks)
+    for module in model.modules():
+        known.update(map(id, module._parameters.values()))
+        known.update(map(id, module._buffers.values()))
+        if module._backward_hooks or module._backward_pre_hooks or isinstance(module, SUSPECTS):
+            suspect = True
+    for parameter in parameters.values():
+        if parameter._backward_hooks or len(parameter._post_accumulate_grad_hooks or ()) > 1:
+            suspect = True
+    if suspect:
+        refuse_modules(model)
+        refuse_hooks(model, parameters)
+    return known
 
 
 def refuse_modules(model: nn.Module) -> None:
@@ -67,8 +92,7 @@ def refuse_hooks(model: nn.Module, parameters: Mapping[str, nn.Parameter]) -> No
     for name, parameter in parameters.items():
         if parameter._backward_hooks or len(parameter._post_accumulate_grad_hooks or ()) > 1:
             hooked.append(f"parameter '{name}'")
-    everywhere = torch.nn.modules.module
-    if everywhere._global_backward_hooks or everywhere._global_backward_pre_hooks:
+    if OF_ALL_MODULES._global_backward_hooks or OF_ALL_MODULES._global_backward_pre_hooks:
         hooked.append("all modules")
     if hooked:
         raise PrivacyError(

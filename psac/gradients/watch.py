@@ -30,15 +30,11 @@ class Outside:
     """Tensors that exist before the function is called: of the model, private, or anything."""
 
     def __init__(self, model: nn.Module) -> None:
-        self.model = model
+        tensors = [*model.parameters(), *model.buffers()]
+        self.known = {id(tensor) for tensor in tensors}  # what belongs to the model
         self.storages: set[int] = set()  # memory of private records
         self._read: dict[int, tuple[weakref.ref[Tensor], int]] = {}  # by id: its version
         self._is_first = True
-
-    def known(self) -> set[int]:
-        """By id: what belongs to the model."""
-        tensors = [*self.model.parameters(), *self.model.buffers()]
-        return {id(tensor) for tensor in tensors}
 
     def protect(self, tensors: Iterable[Tensor]) -> None:
         """These hold private records: no function may reach them but as its arguments."""
@@ -73,7 +69,7 @@ class Watch:
     """One call of the function: told of every tensor that goes into an operation or comes out."""
 
     def __init__(self, outside: Outside, storages: Iterable[int] = ()) -> None:
-        self.known = outside.known()
+        self.known = set(outside.known)
         self.read: list[weakref.ref[Tensor]] = []  # tensors from outside
         self._storages = outside.storages | set(storages)
         self._records: list[weakref.ref[Tensor]] = []  # tensors of a record

@@ -110,6 +110,11 @@ class SeveralLabels:
         return []
 
 
+def loss_of(model: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor:
+    """The loss of one record, for `private.step`."""
+    return losses_of(model(inputs), labels).squeeze(0)
+
+
 def losses_of(scores: Tensor, labels: Tensor) -> Tensor:
     """One loss per record; of scores [n, copies, classes] it is the mean over copies."""
     if scores.ndim == 3:

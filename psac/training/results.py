@@ -20,6 +20,11 @@ from psac.training.splits import Splits
 
 MISTAKES = 48
 LARGEST_IMAGE = 64
+# How records were kept apart, by the way in which the loss function was evaluated.
+ISOLATION = {
+    "vmap": "by construction (torch.vmap)",
+    "alone": "by construction (one record at a time)",
+}
 
 
 def summary_of(
@@ -28,8 +33,9 @@ def summary_of(
     evaluation: Evaluation | SeveralLabels,
     epsilon: float,
     seconds: float,
+    way: str | None,
 ) -> dict[str, Any]:
-    """For summary.json."""
+    """For summary.json.  `way` is that of the last batch, if any batch was not empty."""
     plan = private.plan
     return {
         "accuracy": evaluation.accuracy,
@@ -40,7 +46,8 @@ def summary_of(
         "epsilon": epsilon,
         "delta": plan.delta,
         "secure": private.ledger.secure,
-        "steps": private.step,
+        "isolation": ISOLATION.get(way or ""),
+        "steps": private.steps_taken,
         "planned_steps": plan.steps,
         "num_records": plan.num_records,
         "expected_batch_size": plan.expected_batch_size,

@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from psac.gradients import Sensitive
+
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 EDGES = [k / 4 for k in range(-16, 13)]  # log10 of the norm, 1e-4 to 1e3
 WEIGHTS = (1e-6, 1e6)  # what lies beyond counts at the ends
@@ -24,29 +26,26 @@ class StepStatistics:
 
     def __init__(self) -> None:
         self.samples = 0
-        self._loss = 0.0
-        self._norms: list[Tensor] = []
-        self._weights: list[Tensor] = []
+        self._parts: list[Sensitive] = []
 
-    def add(self, losses: Tensor, norms: Tensor | None, weights: Tensor | None) -> None:
-        self.samples += len(losses)
-        self._loss += float(losses.detach().sum())
-        if norms is not None and weights is not None:
-            self._norms.append(norms.detach())
-            self._weights.append(weights.detach())
+    def add(self, part: Sensitive) -> None:
+        self.samples += len(part.losses)
+        self._parts.append(part)
 
     def to_json(self) -> dict[str, Any]:
-        norms = torch.cat(self._norms).double().cpu()
-        weights = torch.cat(self._weights).double().cpu()
+        losses, norms, weights = map(self._all, ("losses", "norms", "weights"))
         kept = norms.isfinite()
         return {
-            "loss": self._loss / self.samples,
+            "loss": float(losses.mean()),
             "samples": self.samples,
             "norms": {"quantiles": _quantiles(norms[kept])},
             "weights": {"quantiles": _quantiles(weights[kept]), **_shares(weights[kept])},
             "histogram": {"log10_norm_edges": EDGES, "counts": _counts(norms)},
             "private": False,
         }
+
+    def _all(self, name: str) -> Tensor:
+        return torch.cat([getattr(part, name).double().cpu() for part in self._parts])
 
 
 def _quantiles(values: Tensor) -> list[float] | None:

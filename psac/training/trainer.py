@@ -27,6 +27,7 @@ from typing import Any
 from psac.accounting import PrivacyWarning
 from psac.accounting.pricing import quietly
 from psac.checkpoint import load_checkpoint, save_checkpoint
+from psac.clipping import AdaptivePSAC
 from psac.training.assembly import (
     device_of,
     follow_schedule,
@@ -37,7 +38,7 @@ from psac.training.assembly import (
 )
 from psac.training.clock import Clock
 from psac.training.environment import environment
-from psac.training.evaluation import Evaluation, SeveralLabels, evaluate, losses_of
+from psac.training.evaluation import Evaluation, SeveralLabels, evaluate, loss_of
 from psac.training.interruption import Interrupted, Interruption
 from psac.training.metrics import MetricsLog
 from psac.training.observer import Observer, Silent
@@ -97,6 +98,7 @@ class Trainer:
         self.clock = Clock()
         self._evaluated: Evaluation | SeveralLabels | None = None  # the model as it is
         self._prices: dict[int, float] = {}  # epsilon by the steps in the ledger
+        self._way: str | None = None  # how the loss function was evaluated on the last batch
         every = max(1, self.private.planned_steps // STEP_LINES)
         lines = self.private.planned_steps // every
         self._logged_every = every
@@ -124,7 +126,7 @@ class Trainer:
         # Also when resumed: what load_checkpoint has charged is on disk before anything is added.
         self._save()
         follow_schedule(self.recipe, self.private)
-        self.log.rewind(self.private.step)
+        self.log.rewind(self.private.steps_taken)
         self.observer.started(self.log.write("start", **self._facts(), resumed=resumed))
 
     def _go_on(self) -> None:
@@ -133,11 +135,12 @@ class Trainer:
         in_ledger = self.run.steps_in_ledger()
         extra = load_checkpoint(path, private)
         self.clock.add(extra["seconds"])
+        self._way = extra.get("way")
         if not private.ledger.secure:  # it repeats what was lost, which costs nothing
             return
         told = max((line.get("step", 0) for line in self.run.metrics()), default=0)
         by_journal = private.ledger.steps - extra.get("spent", private.ledger.steps)
-        lost = max(in_ledger - private.ledger.steps, told - private.step - by_journal)
+        lost = max(in_ledger - private.ledger.steps, told - private.steps_taken - by_journal)
         if lost > 0:
             private.charge(lost)
             warnings.warn(
@@ -152,7 +155,7 @@ class Trainer:
         """The public constants of the run."""
         private, plan = self.private, self.private.plan
         return {
-            "step": private.step,
+            "step": private.steps_taken,
             "planned_steps": plan.steps,
             "num_records": plan.num_records,
             "expected_batch_size": plan.expected_batch_size,
@@ -174,31 +177,37 @@ class Trainer:
     # Training
     def _train_one_epoch(self, interruption: Interruption) -> None:
         private, statistics, self._evaluated = self.private, StepStatistics(), None
-        last = min(
-            private.plan.steps_of_epoch_with(private.step).stop, private.step + self._steps_left()
-        )
-        for inputs, labels in private.loader:
-            step, scale = private.step, getattr(private.engine.clipping, "scale", None)
-            losses = losses_of(self.model(inputs), labels)
-            private.backward(losses)
+        end_of_epoch = private.plan.steps_of_epoch_with(private.steps_taken).stop
+        last = min(end_of_epoch, private.steps_taken + self._steps_left())
+        for batch in private.loader:
+            step, scale = private.steps_taken, self._scale()
+            is_released = private.step(loss_of, batch)
+            assert private.sensitive is not None
+            self._way = private.sensitive.way
+            self.clock.count(len(private.sensitive.losses))
             if (step + 1) % self._logged_every == 0:
-                statistics.add(losses, private.engine.norms, private.engine.weights)
-            private.optimizer.step()
-            self.clock.count(len(labels))
-            if private.step == step:  # more of this logical batch is to come
+                statistics.add(private.sensitive)
+            if not is_released:  # more of this logical batch is to come
                 continue
             if statistics.samples:
                 self._log_step(statistics, scale)
                 statistics = StepStatistics()
-            if private.step < last:  # the last one is saved when it is evaluated
+            if private.steps_taken < last:  # the last one is saved when it is evaluated
                 if interruption.requested or self.clock.seconds_since_save() >= SAVE_SECONDS:
                     self._save()
                 if interruption.requested:
                     raise Interrupted(self.run.folder, interruption.number)
 
+    def _scale(self) -> float | None:
+        """The one that the next batch is clipped with, if the rule has any."""
+        clipping = self.private.clipping
+        if isinstance(clipping, AdaptivePSAC):
+            return self.private.scale
+        return getattr(clipping, "scale", None)
+
     def _log_step(self, statistics: StepStatistics, scale: float | None) -> None:
         speed = self.clock.samples_per_second()  # before epsilon, which may take a second
-        priced = self.private.step % self._priced_every == 0
+        priced = self.private.steps_taken % self._priced_every == 0
         line = self.log.write(
             "step",
             **self._place(),
@@ -219,7 +228,7 @@ class Trainer:
         return self._prices[spent]
 
     def _place(self) -> dict[str, Any]:
-        step = self.private.step
+        step = self.private.steps_taken
         return {"step": step, "epoch": round(step * self.private.sampling_rate, 6)}
 
     # Evaluation and saving
@@ -249,14 +258,20 @@ class Trainer:
 
     def _save(self) -> None:
         write_json(self.run.ledger_path, self.private.ledger.to_json())
-        extra = {"seconds": self.clock.seconds(), "spent": self.private.ledger.steps}
+        extra = {
+            "seconds": self.clock.seconds(),
+            "spent": self.private.ledger.steps,
+            "way": self._way,
+        }
         save_checkpoint(self.run.checkpoint_path, self.private, extra=extra)
         self.clock.saved()
 
     # The end
     def _finish(self) -> None:
         result, seconds = self._evaluation(), self.clock.seconds()
-        summary = summary_of(self.splits, self.private, result, self._epsilon(), seconds)
+        summary = summary_of(
+            self.splits, self.private, result, self._epsilon(), seconds, self._way
+        )
         write_model(self.run, self.recipe, self.splits, self.model, summary)
         write_mistakes(self.run, self.splits, result)
         line = self.log.write(

@@ -57,7 +57,7 @@ def test_a_rule_that_breaks_its_bound_is_held_to_it_by_the_engine():
 
 def test_no_clipping_is_found(monkeypatch):
     monkeypatch.setattr(
-        "psac.gradients.engine.safe_weights", lambda rule, norms: torch.full_like(norms, 1e-4)
+        "psac.gradients.clipped.safe_weights", lambda rule, norms: torch.full_like(norms, 1e-4)
     )
     assert not psac.audit(seed=1).passed
 
@@ -72,6 +72,10 @@ class Lines(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.head(x)
+
+
+def loss(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return F.cross_entropy(model(x), y)
 
 
 def planted(canaries: int) -> tuple[TensorDataset, TensorDataset]:
@@ -106,9 +110,8 @@ def test_canaries_in_a_real_run_stay_below_its_epsilon():
         seed=3,
     )
     for _ in range(3):
-        for x, y in private.loader:
-            F.cross_entropy(model(x), y).backward()
-            optimizer.step()
+        for batch in private.loader:
+            private.step(loss, batch)
     bound = shown(canaries, model, records)
     assert 0.1 < bound.epsilon <= private.epsilon()
 
@@ -120,7 +123,7 @@ def test_canaries_in_an_ordinary_run_are_found_out():
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     for x, y in torch.utils.data.DataLoader(canaries.dataset, batch_size=200, shuffle=True):
         optimizer.zero_grad()
-        F.cross_entropy(model(x), y).backward()
+        loss(model, x, y).backward()
         optimizer.step()
     assert shown(canaries, model, records).epsilon > 3.0
 

@@ -36,10 +36,9 @@ def trained(rule: psac.ClippingRule, learning_rate: float) -> torch.Tensor:
         optimizer = torch.optim.SGD(model.parameters(), lr=learning_rate, momentum=0.9)
         settings = {"batch_size": 16, "steps": 10, "noise_multiplier": 1.0, "seed": 3}
         with psac.make_private(model, optimizer, data, clipping=rule, **settings) as private:
-            while private.step < 10:
-                for x, y in private.loader:
-                    private.backward(F.cross_entropy(model(x), y, reduction="none"))
-                    optimizer.step()
+            while private.steps_taken < 10:
+                for batch in private.loader:
+                    private.step(lambda model, x, y: F.cross_entropy(model(x), y), batch)
     return model.weight.detach()
 
 

@@ -9,7 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from psac.training.evaluation import Evaluation, evaluate, losses_of
+import psac
+from psac.gradients import ClippedSum, Evaluator
+from psac.training.evaluation import Evaluation, evaluate, loss_of, losses_of
 from psac.training.metrics import MetricsLog, read
 from psac.training.records import Records
 from psac.training.statistics import EDGES, StepStatistics
@@ -88,12 +90,31 @@ def test_mistakes_are_those_of_which_the_model_was_most_sure():
     }  # fmt: skip
 
 
+@pytest.mark.parametrize("several", [False, True])
+@pytest.mark.parametrize("copies", [1, 3])
+def test_the_loss_of_a_record_is_its_entry_in_the_losses_of_the_batch(several, copies):
+    torch.manual_seed(0)
+    classify = nn.Linear(4, copies * 3)
+    shape = (3,) if copies == 1 else (copies, 3)
+    model = nn.Sequential(classify, nn.Unflatten(1, shape))
+    inputs = torch.randn(5, 4)
+    labels = torch.randint(2, (5, 3)).float() if several else torch.randint(3, (5,))
+    total = ClippedSum(Evaluator(model), psac.PSAC())
+    sensitive = total.add(loss_of, (inputs, labels))
+    assert sensitive.way == "vmap"
+    torch.testing.assert_close(sensitive.losses, losses_of(model(inputs), labels).detach())
+
+
+def sensitive_of(losses, norms, weights) -> psac.Sensitive:
+    return psac.Sensitive(losses=losses, norms=norms, weights=weights, way="vmap")
+
+
 def test_step_statistics_do_not_depend_on_the_parts():
     losses, norms, weights = torch.rand(3, 20)
     whole, parts = StepStatistics(), StepStatistics()
-    whole.add(losses, norms, weights)
+    whole.add(sensitive_of(losses, norms, weights))
     for k in range(0, 20, 7):
-        parts.add(losses[k : k + 7], norms[k : k + 7], weights[k : k + 7])
+        parts.add(sensitive_of(losses[k : k + 7], norms[k : k + 7], weights[k : k + 7]))
     one, other = whole.to_json(), parts.to_json()
     assert one.pop("loss") == pytest.approx(other.pop("loss"))
     assert one == other
@@ -103,7 +124,7 @@ def test_step_statistics_do_not_depend_on_the_parts():
 def test_norms_beyond_the_edges_and_those_that_are_not_finite_are_counted_once():
     norms = torch.tensor([0.0, 1e-9, 1e9, math.inf, math.nan, 1.5])
     statistics = StepStatistics()
-    statistics.add(torch.ones(6), norms, torch.ones(6))
+    statistics.add(sensitive_of(torch.ones(6), norms, torch.ones(6)))
     line = statistics.to_json()
     counts = line["histogram"]["counts"]
     assert (counts[0], counts[-1], counts[EDGES.index(0.0)]) == (2, 3, 1)
@@ -111,14 +132,14 @@ def test_norms_beyond_the_edges_and_those_that_are_not_finite_are_counted_once()
     assert len(counts) == len(EDGES) - 1
     assert all(math.isfinite(value) for value in line["norms"]["quantiles"])
     nobody = StepStatistics()
-    nobody.add(torch.ones(1), torch.tensor([math.nan]), torch.zeros(1))
+    nobody.add(sensitive_of(torch.ones(1), torch.tensor([math.nan]), torch.zeros(1)))
     assert nobody.to_json()["norms"]["quantiles"] is None
 
 
 def test_every_weight_is_counted_between_its_edges():
     statistics = StepStatistics()
     norms = torch.tensor([1.0, 1.0, 1.0, 1.0, math.inf])
-    statistics.add(torch.ones(5), norms, torch.tensor([1.0, 1.2, 0.5, 0.0, 0.0]))
+    statistics.add(sensitive_of(torch.ones(5), norms, torch.tensor([1.0, 1.2, 0.5, 0.0, 0.0])))
     line = statistics.to_json()["weights"]
     edges, counts = line["log10_edges"], line["counts"]
     assert (edges[0], edges[-1], len(edges)) == (-6.0, 0.125, len(counts) + 1)
@@ -126,7 +147,7 @@ def test_every_weight_is_counted_between_its_edges():
     assert edges[-5] <= math.log10(0.5) < edges[-4]
     assert (counts[0], counts[-4], counts[-1]) == (1, 1, 2)  # the infinite norm is left out
     nobody = StepStatistics()
-    nobody.add(torch.ones(1), torch.tensor([math.nan]), torch.zeros(1))
+    nobody.add(sensitive_of(torch.ones(1), torch.tensor([math.nan]), torch.zeros(1)))
     assert nobody.to_json()["weights"]["counts"] == []
 
 

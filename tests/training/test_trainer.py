@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
 
 import psac
 from psac import private as private_module
@@ -23,7 +22,7 @@ from psac.accounting import pricing
 from psac.training import Interrupted, Run, RunError, train
 from psac.training import trainer as trainer_module
 from psac.training.assembly import follow_schedule, model_of, private_of
-from psac.training.evaluation import evaluate
+from psac.training.evaluation import evaluate, loss_of
 from psac.training.splits import Splits
 from tests.training.small import CLASSES, recipe, splits
 
@@ -519,10 +518,9 @@ def test_the_learning_rate_follows_its_schedule_on_empty_draws_too():
         lambda optimizer, *_: rates.append(optimizer.param_groups[0]["lr"])
     )
     batches = 0
-    while private.step < 24:
-        for inputs, labels in private.loader:
-            private.backward(F.cross_entropy(model(inputs), labels, reduction="none"))
-            private.optimizer.step()
+    while private.steps_taken < 24:
+        for batch in private.loader:
+            private.step(loss_of, batch)
             batches += 1
     assert batches < 24 == len(rates)
     assert rates == pytest.approx([0.5 * (1 - k / 24) for k in range(24)])

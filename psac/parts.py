@@ -1,0 +1,176 @@
+"""A record's part of a batch, compared with the same record collated alone.
+
+Leaves are the tensors of a batch, by name: `['input_ids']`, `[0]`, `.labels`; a batch that is one
+tensor has the leaf `batch`.  A part is one record's slice of a leaf, with its first axis kept.
+Equality is bit for bit, but NaN equals NaN.  All functions are pure.
+
+>>> part, alone = torch.tensor([[5, 6, 0, 0]]), torch.tensor([[5, 6]])
+>>> difference({"[0]": part}, {"[0]": alone}), padded({"[0]": part}, {"[0]": alone})
+(None, True)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from psac.gradients.trees import map_tensors, num_records
+
+Leaves = dict[str, Tensor]
+Finding = tuple[str, str]  # a leaf, and what is wrong with it
+
+
+def named_leaves(batch: Any) -> Leaves:
+    """The tensors of a batch by name, in the order of `psac.gradients.trees.leaves`."""
+    leaves = {name or "batch": leaf for name, leaf in _named(batch, "")}
+    if not leaves:
+        num_records(batch)  # raises
+    return leaves
+
+
+def _named(tree: Any, path: str) -> Iterator[tuple[str, Tensor]]:
+    if isinstance(tree, Tensor):
+        yield path, tree
+        return
+    for name, value in _children(tree):
+        yield from _named(value, path + name)
+
+
+def _children(tree: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(tree, tuple) and hasattr(tree, "_fields"):
+        yield from ((f".{name}", value) for name, value in tree._asdict().items())  # type: ignore
+    elif isinstance(tree, (list, tuple)):
+        yield from ((f"[{number}]", value) for number, value in enumerate(tree))
+    elif isinstance(tree, Mapping):
+        yield from ((f"[{key!r}]", value) for key, value in tree.items())
+    elif dataclasses.is_dataclass(tree):
+        yield from (
+            (f".{f.name}", getattr(tree, f.name)) for f in dataclasses.fields(tree) if f.init
+        )
+    else:
+        map_tensors(tree, lambda leaf: leaf)  # raises, unless it is None
+
+
+def same(one: Tensor, other: Tensor) -> bool:
+    """Whether dtype, shape and bits agree."""
+    return (
+        one.dtype == other.dtype
+        and one.shape == other.shape
+        and torch.equal(_bits(one), _bits(other))
+    )
+
+
+def _bits(leaf: Tensor) -> Tensor:
+    values = torch.view_as_real(leaf.resolve_conj()) if leaf.is_complex() else leaf
+    if values.is_floating_point():
+        values = torch.where(values.isnan(), torch.full_like(values, torch.nan), values)
+    return values.reshape(-1).contiguous().view(torch.uint8)
+
+
+def constant(values: Tensor) -> bool:
+    """Whether all entries of a vector are the same."""
+    return same(values, values[:1].expand(len(values)))
+
+
+def behind(part: Tensor, alone: Tensor) -> Tensor:
+    """What follows the record, as a vector, but for the place right behind it.
+
+    Labels shifted by one to be decoder inputs reach into that place.
+    """
+    outside = torch.ones(part.shape, dtype=torch.bool)
+    sizes = zip(part.shape, alone.shape, strict=True)
+    outside[tuple(slice(own + (size > own)) for size, own in sizes)] = False
+    return part[outside]
+
+
+def padded(parts: Leaves, alone: Leaves) -> bool:
+    """Whether the record is longer in the batch than alone: its length comes from the batch."""
+    return any(
+        size > own
+        for name, part in parts.items()
+        for size, own in zip(part.shape, alone[name].shape, strict=True)
+    )
+
+
+def unlike(parts: Leaves, alone: Leaves) -> Finding | None:
+    """A leaf that another list of records turns into something of another kind."""
+    for name in parts.keys() ^ alone.keys():
+        return name, "is there for some lists of records and not for others"
+    for name, part in parts.items():
+        own = alone[name]
+        if (part.dtype, part.dim()) != (own.dtype, own.dim()):
+            return name, (
+                f"is {part.dtype} with {part.dim()} axes in the batch, and {own.dtype} with "
+                f"{own.dim()} alone"
+            )
+    return None
+
+
+def difference(parts: Leaves, alone: Leaves) -> Finding | None:
+    """A leaf in which the record is not itself; what follows the record is not looked at."""
+    if finding := unlike(parts, alone):
+        return finding
+    for name, part in parts.items():
+        own = alone[name]
+        if any(size < least for size, least in zip(part.shape, own.shape, strict=True)):
+            return name, "is shorter in the batch than alone: records are cut by one another"
+        sizes = list(zip(part.shape, own.shape, strict=True))
+        if same(part[tuple(slice(least) for _, least in sizes)], own):
+            continue
+        if same(part[tuple(slice(size - least, size) for size, least in sizes)], own):
+            return name, "is padded in front, not behind (a tokenizer needs padding_side='right')"
+        return name, "differs from the same record collated alone"
+    return None
+
+
+class Draws:
+    """A record's part of a leaf in several draws of random numbers."""
+
+    def __init__(self) -> None:
+        self.values: list[Tensor] = []
+        self.longest: list[int] = []
+
+    def add(self, part: Tensor) -> None:
+        """One more draw."""
+        self.values.append(_ordered(part))
+        self.longest = [*map(max, zip(self.longest or part.shape, part.shape, strict=True))]
+
+    def distance(self, alone: Draws) -> int:
+        """The largest difference over entries and thresholds: how many more draws lie below it.
+
+        This is the Kolmogorov-Smirnov statistic times the number of draws.  Entries that some draw
+        is too short for do not count, but a record that is always shorter than alone is all apart.
+        """
+        num_draws = len(self.values)
+        values = torch.stack(_cropped(*self.values, *alone.values)).flatten(1)
+        if any(
+            map(
+                int.__lt__,
+                self.longest,
+                map(min, zip(*(v.shape for v in alone.values), strict=True)),
+            )
+        ):
+            return num_draws
+        values, order = values.sort(0)
+        excess = torch.where(order < num_draws, 1, -1).cumsum(0).abs()
+        excess[:-1].masked_fill_(values[:-1] == values[1:], 0)  # only between different values
+        return int(excess.max()) if excess.numel() else 0
+
+
+def _ordered(leaf: Tensor) -> Tensor:
+    """In a dtype that compares, with NaN a number like others."""
+    if leaf.is_complex():
+        leaf = torch.view_as_real(leaf.resolve_conj())
+    if leaf.is_floating_point():
+        return leaf.double().nan_to_num(nan=1e300, posinf=torch.inf, neginf=-torch.inf)
+    return leaf.long()
+
+
+def _cropped(*leaves: Tensor) -> list[Tensor]:
+    """To the shape that all have."""
+    sizes = [min(size) for size in zip(*(leaf.shape for leaf in leaves), strict=True)]
+    return [leaf[tuple(map(slice, sizes))] for leaf in leaves]
