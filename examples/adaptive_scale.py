@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 import psac
@@ -24,6 +24,10 @@ def circles(count: int) -> TensorDataset:
     return TensorDataset(points, (points.norm(dim=1) > 1.2).long())
 
 
+def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    return UNIT * F.cross_entropy(model(x), y)
+
+
 def train(rule: psac.PSAC | psac.AdaptivePSAC) -> None:
     torch.manual_seed(0)  # for the data and the first weights; the noise has its own generator
     data, test = circles(10_000), circles(2_000)
@@ -34,10 +38,8 @@ def train(rule: psac.PSAC | psac.AdaptivePSAC) -> None:
         model, optimizer, data, batch_size=250, epochs=4, epsilon=3.0, delta=1e-6, clipping=rule
     ) as private:
         for epoch in range(4):
-            for x, y in private.loader:
-                optimizer.zero_grad()
-                (UNIT * F.cross_entropy(model(x), y)).backward()
-                optimizer.step()
+            for batch in private.loader:
+                private.step(loss, batch)
             x, y = test.tensors
             with torch.no_grad():
                 accuracy = (model(x).argmax(1) == y).float().mean()

@@ -10,30 +10,36 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import psac
 from psac.auditing import Canaries
 
-FEATURES, DELTA = 2_000, 1e-5
+FEATURES, EPOCHS, DELTA = 2_000, 10, 1e-5
 
 
-def trained(data: object, epsilon: float | None) -> tuple[nn.Module, float]:
-    """A linear model, and what its training promises; without an epsilon it is ordinary."""
-    model = nn.Linear(FEATURES, 2)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
-    loader, private = DataLoader(data, batch_size=200, shuffle=True), None  # type: ignore[arg-type]
-    if epsilon is not None:
-        plan = {"batch_size": 200, "epochs": 10, "epsilon": epsilon, "delta": DELTA}
-        private = psac.make_private(model, optimizer, data, **plan)
-        loader = private.loader
-    for _ in range(10):
-        for x, y in loader:
+def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    return F.cross_entropy(model(x), y)
+
+
+def privately(model: nn.Module, optimizer: torch.optim.Optimizer, data: Dataset) -> float:
+    """Returns what its training promises."""
+    plan = {"batch_size": 200, "epochs": EPOCHS, "epsilon": 3.0, "delta": DELTA}
+    with psac.make_private(model, optimizer, data, **plan) as private:
+        for _ in range(EPOCHS):
+            for batch in private.loader:
+                private.step(loss, batch)
+        return private.epsilon()
+
+
+def ordinarily(model: nn.Module, optimizer: torch.optim.Optimizer, data: Dataset) -> float:
+    for _ in range(EPOCHS):
+        for x, y in DataLoader(data, batch_size=200, shuffle=True):
             optimizer.zero_grad()
-            F.cross_entropy(model(x), y).backward()
+            loss(model, x, y).backward()
             optimizer.step()
-    return model, private.epsilon() if private else float("inf")
+    return float("inf")
 
 
 def main() -> None:
@@ -41,14 +47,12 @@ def main() -> None:
     torch.manual_seed(0)
     inputs = torch.randn(1_000, FEATURES)
     honest = TensorDataset(inputs, (inputs[:, 0] > 0).long())
-    strange = TensorDataset(torch.randn(500, FEATURES), torch.randint(2, (500,)))
-    for epsilon in (3.0, None):
-        canaries = Canaries(honest, strange)
-        model, promised = trained(canaries.dataset, epsilon)
-        x, y = strange.tensors
-        with torch.no_grad():
-            scores = -F.cross_entropy(model(x), y, reduction="none")
-        print(f"{'private' if epsilon else 'ordinary'} training promises epsilon {promised:.3f}")
+    x, y = torch.randn(500, FEATURES), torch.randint(2, (500,))
+    for train in (privately, ordinarily):
+        canaries, model = Canaries(honest, TensorDataset(x, y)), nn.Linear(FEATURES, 2)
+        promised = train(model, torch.optim.SGD(model.parameters(), lr=0.5), canaries.dataset)
+        print(f"trained {train.__name__}, promised epsilon {promised:.3f}")
+        scores = -F.cross_entropy(model(x), y, reduction="none").detach()
         print(f"  shown {canaries.lower_bound(scores, delta=DELTA)}")
 
 

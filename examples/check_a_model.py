@@ -36,15 +36,14 @@ class VisionTransformer(nn.Module):
         return self.head(self.encoder(tokens)[:, 0])
 
 
-def losses(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
-    images, labels = batch
-    return F.cross_entropy(model(images), labels, reduction="none")
+def loss(model: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
+    return F.cross_entropy(model(images), labels)
 
 
 def main() -> None:
     torch.manual_seed(0)
     batch = torch.randn(64, 1, 28, 28), torch.randint(10, (64,))
-    report = str(psac.check(VisionTransformer(), losses, batch))
+    report = str(psac.check(VisionTransformer(), loss, batch))
     print(report)
     if "--readme" in sys.argv:
         path = Path(__file__).parents[1] / "README.md"

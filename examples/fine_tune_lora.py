@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import peft
 import torch
-import torch.nn.functional as F
+from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 from transformers import BertConfig, BertForSequenceClassification
 
@@ -23,6 +23,10 @@ def sentences(count: int) -> TensorDataset:
     language = torch.arange(count) % 2
     words = torch.randint(WORDS // 2, (count, LENGTH)) + language.unsqueeze(1) * WORDS // 2
     return TensorDataset(words, language)
+
+
+def loss(model: nn.Module, words: Tensor, language: Tensor) -> Tensor:
+    return model(input_ids=words, labels=language).loss
 
 
 def main() -> None:
@@ -40,10 +44,8 @@ def main() -> None:
         model, optimizer, train, batch_size=256, epochs=3, epsilon=3.0, delta=1e-5
     ) as private:
         for epoch in range(3):
-            for words, language in private.loader:
-                optimizer.zero_grad()
-                F.cross_entropy(model(input_ids=words).logits, language).backward()
-                optimizer.step()
+            for batch in private.loader:
+                private.step(loss, batch)
             with torch.no_grad():
                 words, language = test.tensors
                 accuracy = (model(input_ids=words).logits.argmax(1) == language).float().mean()

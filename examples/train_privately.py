@@ -1,14 +1,15 @@
 """A private run of your own: `python examples/train_privately.py`.
 
-A small network learns to tell two moons apart, under (epsilon, delta) = (2, 1e-5).  Everything is
-as in ordinary training but the call of `make_private`, and batches that come from `private.loader`.
+A small network learns to tell two moons apart, under (epsilon, delta) = (2, 1e-5).  Three things
+differ from ordinary training: the call of `make_private`, batches that come from `private.loader`,
+and a loss that is a function, given to `private.step`, which runs backward and optimizer.
 """
 
 from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 import psac
@@ -23,6 +24,11 @@ def moons(count: int) -> TensorDataset:
     return TensorDataset(torch.stack([x, y], 1) + 0.1 * torch.randn(count, 2), labels)
 
 
+def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    """Of one record: x has the shape [1, 2] and y [1], whatever the batch."""
+    return F.cross_entropy(model(x), y)
+
+
 def main() -> None:
     torch.manual_seed(0)  # for the data and the first weights; the noise has its own generator
     train, test = moons(20_000), moons(2_000)
@@ -35,10 +41,8 @@ def main() -> None:
     ) as private:
         print(private)
         for epoch in range(epochs):
-            for x, y in private.loader:
-                optimizer.zero_grad()
-                F.cross_entropy(model(x), y).backward()
-                optimizer.step()
+            for batch in private.loader:
+                private.step(loss, batch)
             with torch.no_grad():
                 x, y = test.tensors
                 accuracy = (model(x).argmax(1) == y).float().mean()

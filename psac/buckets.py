@@ -63,7 +63,8 @@ class ByLength:
     can be pickled; asking leaves the random generators as they were.
 
     A record longer than all `lengths` and a leaf that `collate_fn` does not pad raise `ValueError`,
-    and a leaf that it does not pad by one constant `PrivacyError`: no value is made up.
+    and a leaf that it does not pad by one constant `PrivacyError`: no value is made up.  Decoder
+    inputs, which are labels shifted by one, are padded right behind the record too.
     """
 
     def __init__(self, collate_fn: Collate, lengths: Sequence[int]) -> None:
@@ -152,20 +153,8 @@ class ByLength:
 
     def _try(self, sample: Any, places: set[int]) -> bool:
         """Whether copies that are longer or shorter there can be collated with the sample."""
-        fits = False
-        for short, long in (
-            (sample, _resized(sample, places, _repeated)),
-            (_resized(sample, places, _cut), sample),
-        ):
-            try:
-                answer = self._ask(short, long)
-            except PrivacyError:
-                raise
-            except UNFIT:
-                continue
-            self._take(*answer)
-            fits = True
-        return fits
+        longer, shorter = (_resized(sample, places, resize) for resize in (_repeated, _cut))
+        return any([self._ask(sample, longer), self._ask(shorter, sample)])
 
     def _ask_with_others(self, samples: Sequence[Any], records: list[Leaves]) -> None:
         for name, leaf in records[0].items():
@@ -177,21 +166,27 @@ class ByLength:
                 if sizes[short] == sizes[long]:
                     self._fixed[name, axis] = sizes[0]
                     continue
-                self._take(*self._ask(samples[short], samples[long]))
+                self._ask(samples[short], samples[long])
                 if axis not in self._axes.get(name, ()):
                     raise ValueError(
                         f"{name} varies along axis {axis}, and the collate_fn does not pad it. "
                         "Give a collate_fn that pads, or pad in the data set."
                     )
 
-    def _ask(self, short: Any, long: Any) -> tuple[Leaves, Leaves]:
-        """A record alone, and together with a longer one."""
-        alone = self._leaves(self.collate_fn([copy.deepcopy(short)]), 1)
-        pair = self._leaves(self.collate_fn([copy.deepcopy(short), copy.deepcopy(long)]), 2)
-        return alone, pair
+    def _ask(self, short: Any, long: Any) -> bool:
+        """Learns from a record together with a longer one; whether they could be collated."""
+        try:
+            alone = self._leaves(self.collate_fn([copy.deepcopy(short)]), 1)
+            pair = self._leaves(self.collate_fn([copy.deepcopy(short), copy.deepcopy(long)]), 2)
+        except PrivacyError:
+            raise
+        except UNFIT:
+            return False
+        self._take(alone, pair)
+        return True
 
     def _take(self, alone: Leaves, pair: Leaves) -> None:
-        """Learns from what was put behind the record."""
+        """Learns the axes that grew, and what was put behind the record."""
         for name, own in alone.items():
             part = pair[name][:1]
             axes = {k for k in range(1, own.dim()) if part.shape[k] > own.shape[k]}

@@ -4,24 +4,33 @@
     ...
     psac.load_checkpoint("run/checkpoint.safetensors", private, scheduler=scheduler)
 
-The file holds model, optimizer, ledger, sampler, the states of torch's, numpy's and Python's random
-generators, and whatever else with a `state_dict` is passed: tensors as safetensors, all else as
-JSON in its header, nothing that is executed on loading.  Guarantees:
+The file holds model, optimizer, ledger, sampler and whatever else with a `state_dict` is passed:
+tensors as safetensors, all else as JSON in its header, nothing that is executed on loading.
+Guarantees:
 
 - Whole or not at all.  It is written beside, synced and renamed: a kill at any moment leaves the
   old file or the new one.  A truncated, damaged or edited file is refused (SHA-256 over all of it:
   against accidents, not against those who can compute one).
 - The ledger is never behind.  Weights and ledger are in the same file.  Steps after it was saved
-  are written to `<path>.journal` before their gradients are released (see journal.py), and counted
-  as spent when the run is resumed: what they released may have been seen, and they are not repeated
-  but drawn anew.  So it is for every checkpoint of a run, the last one, the best one, those of all
-  epochs: whichever is loaded, the ledger knows all that the run has released since.
-- With a seed, a resumed run repeats the lost steps bit by bit, which releases nothing new: it ends
-  equal to a run that was never interrupted, with the same ledger.
-- The state of a secure generator is not in it.
+  are written down before their gradients are released, in `<path>.journal` and in the user's state
+  directory (`psac.releases`), and count as spent when the run is resumed: what they released may
+  have been seen, and they are not repeated but drawn anew.  This holds for every checkpoint of a
+  run, the last one, the best one, those of all epochs, and for a backup of the whole folder:
+  whichever is loaded, the ledger knows all that the run has released since on this machine.
+- What cannot be known is said.  A secure run that is loaded without its journal or its record, or
+  for which no record can be kept, gives one `PrivacyWarning`, and goes on.
+- The file of a secure run holds no state of any random generator: neither that of noise and
+  sampling, nor torch's, CUDA's, numpy's or Python's.  How far dropout has advanced torch's between
+  two checkpoints would tell how many records were drawn.  Loading it leaves the generators as they
+  are.
+- The file of a seeded run, which is not private, holds them all.  A resumed run repeats the lost
+  steps bit by bit, which releases nothing new: it ends equal to a run that was never interrupted,
+  with the same ledger.
 
-A checkpoint is as private as the model in it, except for the sampler of `BallsInBins`: keep it with
-the data.
+A checkpoint of a secure run is as private as the model in it, with two exceptions.  In the middle
+of an epoch of `BallsInBins` it says who comes in which step: keep it with the data.  And `extra`
+and the states of `others` are written as they are: a loss, a batch size, a running time or the
+state of a generator that you put there is in the file.
 """
 
 from __future__ import annotations
@@ -40,10 +49,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from psac.accounting import PrivacyWarning
 from psac.atomic import write_atomically
-from psac.journal import Journal, journal_of, spent_beside
+from psac.errors import PrivacyWarning
+from psac.journal import journal_of, spent_beside
 from psac.private import Private
+from psac.releases import Releases, spent_on_record
 
 FORMAT, VERSION = "psac checkpoint", 1
 
@@ -67,8 +77,9 @@ def save_checkpoint(
 ) -> None:
     """Saves the run, replacing what is there; `others` are a scheduler and the like.
 
-    `extra` is JSON that `load_checkpoint` gives back.  Save once before the first step, too: from
-    then on every step is in the journal.
+    `extra` is JSON that `load_checkpoint` gives back; in a file that others may see, let it say
+    nothing of the records.  Save once before the first step, too: from then on every step is
+    written down.
     """
     path = Path(path)
     content: dict[str, Any] = {
@@ -77,22 +88,24 @@ def save_checkpoint(
         "optimizer": private.optimizer.state_dict(),
         "optimizer_type": type(private.optimizer).__name__,
         "others": {name: other.state_dict() for name, other in others.items()},
-        "random": random_state(),
         "extra": dict(extra or {}),
     }
+    if not private.ledger.secure:
+        content["random"] = random_state()
     tensors: dict[str, Tensor] = {}
     text = json.dumps(packed(content, "", tensors))
     write_atomically(path, serialized(tensors, text))
-    journal = private.on_release
-    if not isinstance(journal, Journal) or journal.run != private.id:
-        journal = private.on_release = Journal(private.id)
-    journal.keep_beside(path, private.ledger.steps)
+    write_down_releases(path, private)
 
 
 def load_checkpoint(
     path: str | os.PathLike[str], private: Private, **others: Stateful
 ) -> dict[str, Any]:
-    """Puts a new run, made as the saved one was, where that one was saved; returns `extra`."""
+    """Puts a new run, made as the saved one was, where that one was saved; returns `extra`.
+
+    Of a seeded run torch's, numpy's and Python's generators are restored, too; of a secure run they
+    go on as they are.
+    """
     path = Path(path)
     content = read(path)
     if content["others"].keys() != others.keys():
@@ -102,30 +115,50 @@ def load_checkpoint(
         )
     refuse_other_model(path, content["model"], private.model.state_dict())
     refuse_other_optimizer(path, content, private.optimizer)
-    spent = spent_beside(path, content["private"].get("id"))
+    run = content["private"]["id"]
+    journal, record = spent_beside(path, run), spent_on_record(run)
     private.load_state_dict(content["private"])
     private.model.load_state_dict(content["model"])
     private.optimizer.load_state_dict(content["optimizer"])
     for name, other in others.items():
         other.load_state_dict(content["others"][name])
-    restore_random_state(content["random"])
-    charge_lost_steps(path, private, spent)
-    private.on_release = journal = Journal(private.id)
-    journal.keep_beside(path, private.ledger.steps)
+    if "random" in content:
+        restore_random_state(content["random"])
+    unknown = charge_lost_steps(path, private, journal, record)
+    write_down_releases(path, private, unknown)
     return content["extra"]
 
 
-def charge_lost_steps(path: Path, private: Private, spent: int | None) -> None:
-    """Steps that ran after the save and are not repeated bit by bit count as spent."""
-    if spent is None and private.ledger.secure:
-        warnings.warn(
+def charge_lost_steps(
+    path: Path, private: Private, journal: int | None, record: int | None
+) -> str | None:
+    """Steps that ran after the save count as spent; returns what cannot be known of them."""
+    private.charge_lost(max(journal or 0, record or 0), path)
+    missing = []
+    if journal is None:
+        missing.append(
             f"there is no journal of this run beside {path} (it is {journal_of(path).name}, and "
-            "belongs to the checkpoint wherever that is moved). If the run went on after it was "
-            "saved, count those steps: private.charge(steps).",
-            PrivacyWarning,
-            stacklevel=3,
+            "belongs to the checkpoint wherever that is moved)"
         )
-    private.charge_lost(spent or 0, path)
+    if record is None:
+        missing.append(f"this machine has no record of run {private.id}")
+    if not missing or not private.ledger.secure:  # a seeded run repeats them, which costs nothing
+        return None
+    return (
+        f"{', and '.join(missing)}: if the run went on elsewhere after this copy was made, count "
+        "those steps with private.charge(steps)."
+    )
+
+
+def write_down_releases(path: Path, private: Private, unknown: str | None = None) -> None:
+    """Every release from here on is written down; one warning says what cannot be known."""
+    releases = private.on_release
+    if not isinstance(releases, Releases) or releases.run != private.id:
+        releases = private.on_release = Releases(private.id, secure=private.ledger.secure)
+    fault = releases.keep_beside(path, private.ledger.steps)
+    if unknown or fault:
+        text = " ".join(filter(None, [unknown, fault]))
+        warnings.warn(text, PrivacyWarning, stacklevel=3)
 
 
 # ---- One file
@@ -189,7 +222,7 @@ def refuse_other_optimizer(
 ) -> None:
     """Before anything is changed: torch takes the state of any, and fails in the next step."""
     kind = type(own).__name__
-    saved = content.get("optimizer_type", kind)  # older files do not say
+    saved = content["optimizer_type"]
     if saved != kind:
         raise CheckpointError(
             f"{path} was saved with the optimizer {saved} and is loaded into {kind}: make the "

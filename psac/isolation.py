@@ -139,7 +139,8 @@ class Check:
                     self._refuse(f"{finding[0]} {finding[1]}")
                 self._is_padded(parts, alone)
                 for name, part in parts.items():
-                    in_batch, by_itself = draws.setdefault((place, name), (Draws(), Draws()))
+                    new = Draws(alone[name].shape), Draws(alone[name].shape)
+                    in_batch, by_itself = draws.setdefault((place, name), new)
                     in_batch.add(part)
                     by_itself.add(alone[name])
             if number.bit_count() == 1:  # at 1, 2, 4, ..., 64 draws

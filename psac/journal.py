@@ -1,24 +1,26 @@
 """How much a run has released, on disk: one more line before each step is handed on.
 
     0c6f...         the id of the run
-    120             so many steps were spent at least, when a checkpoint was saved or loaded
+    120             at least this many steps were spent when a checkpoint was saved or loaded
     +1              one more
-    @/other/place   a journal of the same run that is not the same file
+    @/other/place   another journal of the same run, in a file of its own
 
 `<checkpoint>.journal` lies beside every checkpoint of a run.  Guarantees:
 
-- Whichever checkpoint of a run is loaded, old or new, all that the run has released since then is
-  known, by whatever process: all its journals are written to.  Those on one file system are links
-  to one file, so that a step costs one short write, however many checkpoints there are.
-- A journal may be moved with its checkpoint, while the run goes on.  A checkpoint that was copied
-  or renamed alone finds the journal of another checkpoint of its run in its folder.
-- A line is written when the call returns, and survives the process.  If it cannot be written, the
-  step is not released.  A journal that was deleted stops nothing: its file lives on without a name,
-  and nobody can resume from what is gone.
-- A checkpoint that takes the place of another run's has a new journal.
+- Whichever checkpoint of a run is loaded, old or new, its journal tells what the run has released
+  since, in any process: a run writes to all its journals.  Those on one file system are links to
+  one file, so a step costs one short write, however many checkpoints there are.
+- A journal may be moved with its checkpoint while the run goes on.  A checkpoint that was copied or
+  renamed alone finds the journal of another checkpoint of its run in its folder.
+- A line is written when the call returns, and survives the process (a power cut may take the last
+  seconds).  If it cannot be written, the step is not released.  Deleting a journal stops nothing:
+  its file lives on without a name, and nobody can resume from what is gone.
+- Lines are only ever appended.  Processes that go on from one checkpoint at the same time add up.
+- A checkpoint that takes the place of another run's gets a new journal.
 
-Left to others: two processes that go on from one checkpoint at the same time are known to those who
-resume later, but not to each other.  Journals of psac 0.1 have no id, and are read.
+Left to others: a copy of the folder keeps its own journal, as old as the copy (`psac.releases`
+knows better); two processes that go on from one checkpoint at the same time are both counted by
+whoever resumes later, but do not know of each other.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ def journal_of(path: Path) -> Path:
 
 
 class Journal:
-    """The journals of a run that this process writes to; called with the steps of a release."""
+    """The files of a run that this process writes to; called with the steps of a release."""
 
     def __init__(self, run: str) -> None:
         self.run = run
@@ -52,14 +54,15 @@ class Journal:
             if file.write(data) != len(data):
                 raise OSError(f"{file.name} could not be written: is the disk full?")
 
-    def keep_beside(self, path: Path, spent: int) -> None:
-        """From here on all that is released is written down beside the checkpoint, too."""
-        place = journal_of(path).absolute()
+    def keep_at(self, place: Path, spent: int) -> None:
+        """From here on every release is written to this file, too, after the `spent` steps."""
         self._forget_deleted()
-        known = identity(place) in self._files or run_of(place) == self.run
-        if not known and not self._linked(place):
-            write_atomically(place, f"{self.run}\n".encode())
-        for journal in reachable([place], self.run):
+        if run_of(place) != self.run and not self._linked(place):
+            begin(place, self.run)
+        journals = reachable([place], self.run)
+        if not journals:
+            raise OSError(f"{place} was written and cannot be read")
+        for journal in journals:
             self._open(journal)
         self._write(str(spent))
 
@@ -95,52 +98,62 @@ class Journal:
             file.close()
 
 
+def begin(place: Path, run: str) -> None:
+    """Makes the file.  If another process makes it at the same time, both write to one file."""
+    line, owner = f"{run}\n".encode(), run_of(place)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    if owner is None:
+        with open(place, "ab", buffering=0) as file:
+            file.write(line)
+    elif owner != run:
+        write_atomically(place, line)
+
+
 def identity(place: Path) -> tuple[int, int] | None:
     """What all names of one file have in common; None if there is no file."""
     try:
-        found = place.stat()
+        status = place.stat()
     except OSError:
         return None
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino
 
 
-def spent_beside(path: Path, run: str | None) -> int | None:
-    """What the journals that the checkpoint can reach say of its run; None if there is none.
-
-    `run` is None for checkpoints of psac 0.1, which believe in the journal of their own name, and
-    one of that name without an id is believed in any case.
-    """
+def spent_beside(path: Path, run: str) -> int | None:
+    """How many steps the journals in the checkpoint's folder count; None if there are none."""
     place = journal_of(path).absolute()
-    found = [place] if place.exists() and (run is None or run_of(place) is None) else []
-    if run is not None:
-        found += reachable([place, *sorted(place.parent.glob("*.journal"))], run)
-    return max(map(steps_in, found), default=None)
+    return spent_in([place, *sorted(place.parent.glob("*.journal"))], run)
+
+
+def spent_in(places: list[Path], run: str) -> int | None:
+    """The most steps that a file of the run counts, of these and those they name."""
+    return max(map(steps_in, reachable(places, run)), default=None)
 
 
 def reachable(places: list[Path], run: str) -> list[Path]:
     """The journals of the run among these, and those that they name."""
-    found: list[Path] = []
+    journals: list[Path] = []
     while places:
         place, *places = places
-        if place not in found and run_of(place) == run:
-            found.append(place)
+        if place not in journals and run_of(place) == run:
+            journals.append(place)
             places += [Path(line[1:]) for line in lines_of(place) if line.startswith("@")]
-    return found
+    return journals
 
 
 def run_of(place: Path) -> str | None:
-    """The id in the first line, if there is one."""
+    """The id in the first line; None if the file is empty or cannot be read."""
     try:
         with open(place, encoding="utf-8", errors="replace") as file:
-            first = file.readline().strip()
+            first = file.readline()
     except OSError:
         return None
-    return first if len(first) == 16 else None
+    return first.removesuffix("\n") if first else None
 
 
 def lines_of(place: Path) -> list[str]:
-    lines = place.read_text(encoding="utf-8").splitlines()
-    return lines[1:] if run_of(place) else lines
+    """The lines after the id, which two processes that began the file together both wrote."""
+    run, *lines = place.read_text(encoding="utf-8", errors="replace").splitlines() or [""]
+    return [line for line in lines if line != run]
 
 
 def steps_in(place: Path) -> int:

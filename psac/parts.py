@@ -128,16 +128,20 @@ def difference(parts: Leaves, alone: Leaves) -> Finding | None:
 
 
 class Draws:
-    """A record's part of a leaf in several draws of random numbers."""
+    """A record's part of a leaf in several draws of random numbers.
 
-    def __init__(self) -> None:
+    Of an axis longer than 64 entries, every second, third, ... entry is kept, counted by `shape`.
+    """
+
+    def __init__(self, shape: torch.Size) -> None:
+        self._kept = tuple(slice(None, None, 1 + size // 64) for size in shape)
+        self.shapes: list[torch.Size] = []
         self.values: list[Tensor] = []
-        self.longest: list[int] = []
 
     def add(self, part: Tensor) -> None:
         """One more draw."""
-        self.values.append(_ordered(part))
-        self.longest = [*map(max, zip(self.longest or part.shape, part.shape, strict=True))]
+        self.shapes.append(part.shape)
+        self.values.append(_ordered(part[self._kept]))
 
     def distance(self, alone: Draws) -> int:
         """The largest difference over entries and thresholds: how many more draws lie below it.
@@ -145,19 +149,13 @@ class Draws:
         This is the Kolmogorov-Smirnov statistic times the number of draws.  Entries that some draw
         is too short for do not count, but a record that is always shorter than alone is all apart.
         """
-        num_draws = len(self.values)
-        values = torch.stack(_cropped(*self.values, *alone.values)).flatten(1)
-        if any(
-            map(
-                int.__lt__,
-                self.longest,
-                map(min, zip(*(v.shape for v in alone.values), strict=True)),
-            )
-        ):
+        num_draws, values = len(self.values), _cropped(*self.values, *alone.values)
+        sizes, own_sizes = torch.tensor(self.shapes), torch.tensor(alone.shapes)
+        if (sizes.amax(0) < own_sizes.amin(0)).any():
             return num_draws
-        values, order = values.sort(0)
+        ordered, order = torch.stack(values).flatten(1).sort(0)
         excess = torch.where(order < num_draws, 1, -1).cumsum(0).abs()
-        excess[:-1].masked_fill_(values[:-1] == values[1:], 0)  # only between different values
+        excess[:-1].masked_fill_(ordered[:-1] == ordered[1:], 0)  # only between different values
         return int(excess.max()) if excess.numel() else 0
 
 

@@ -53,7 +53,7 @@ from psac.errors import PrivacyError, PrivacyWarning
 from psac.gradients import ClippedSum, Evaluator, Sensitive
 from psac.gradients.evaluate import LossFunction
 from psac.gradients.state import fingerprint
-from psac.gradients.training import attach, attached, refuse_modules
+from psac.gradients.training import attach, attached, modules_of, refuse_modules
 from psac.handing import Handed
 from psac.loading import dataset_of, tensors_of
 from psac.noise import add_noise_
@@ -470,7 +470,7 @@ class Private:
                 "once, while the loop over private.loader is at it."
             )
         self._out.refuse_other(batch)
-        trained = [p for p in self.model.parameters() if p.requires_grad]
+        trained = [t for t in self._tensors() if t.requires_grad and isinstance(t, nn.Parameter)]
         if self._names.keys() != set(map(id, trained)):
             changed = [name for name, p in self.parameters.items() if not p.requires_grad]
             changed += [f"a new one of shape {list(p.shape)}" for p in trained if id(p) not in self._names]
@@ -490,8 +490,11 @@ class Private:
             )
 
     def _fingerprints(self) -> list[int]:
-        stores = [s for m in self.model.modules() for s in (m._parameters, m._buffers)]
-        return fingerprint([t for store in stores for t in store.values() if t is not None])
+        return fingerprint(self._tensors())
+
+    def _tensors(self) -> list[Tensor]:
+        stores = [s for m in modules_of(self.model) for s in (m._parameters, m._buffers)]
+        return [t for store in stores for t in store.values() if t is not None]
 
     def _names_of_tensors(self) -> list[str]:
         """In the order of the fingerprints."""

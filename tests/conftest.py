@@ -6,6 +6,7 @@ A build must not fail by the luck of a draw.
 import hashlib
 import itertools
 import os
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -16,6 +17,14 @@ from psac.randomness import SecureGenerator
 settings.register_profile("steady", derandomize=True, deadline=None)
 settings.register_profile("explore", max_examples=1000, deadline=None, print_blob=True)
 settings.load_profile("explore" if os.environ.get("PSAC_EXPLORE") else "steady")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def records_of_runs_are_not_the_users(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Of the session, since fixtures of modules train, too; subprocesses inherit it."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setenv("PSAC_STATE_DIR", str(tmp_path_factory.mktemp("state") / "psac"))
+        yield
 
 
 @pytest.fixture

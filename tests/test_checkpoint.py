@@ -20,9 +20,12 @@ from torch import nn
 
 import psac
 from psac.checkpoint import CheckpointError, journal_of, packed, unpacked
-from tests.interrupted_run import make, step_through
+from tests.interrupted_run import loss, make, step_through
 
-pytestmark = pytest.mark.filterwarnings("ignore::psac.InsecureNoiseWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::psac.InsecureNoiseWarning"),
+    pytest.mark.usefixtures("same_draws_each_time"),  # an empty draw would change the counts
+]
 
 
 def weights(private: psac.Private) -> torch.Tensor:
@@ -47,7 +50,7 @@ def test_a_saved_run_goes_on_bit_by_bit(tmp_path, stop):
     second, scheduler = make(seed=0)
     extra = psac.load_checkpoint(path, second, scheduler=scheduler)
     assert extra == {"epoch": 3}
-    assert second.step == stop
+    assert second.steps_taken == stop
     assert torch.equal(finished(second, scheduler), expected)
     assert second.ledger == whole.ledger
     assert second.optimizer.state_dict()["state"].keys() == (
@@ -65,11 +68,11 @@ def test_steps_after_the_last_save_count_as_spent_in_a_secure_run(tmp_path):
     second, scheduler = make(seed=None)
     with pytest.warns(psac.PrivacyWarning, match="2 steps ran after"):
         psac.load_checkpoint(path, second, scheduler=scheduler)
-    assert second.step == 3
+    assert second.steps_taken == 3
     assert second.ledger.steps == first.ledger.steps == 5
     finished(second, scheduler)
     assert second.ledger.steps == second.planned_steps  # the budget holds
-    assert second.step == second.planned_steps - 2
+    assert second.steps_taken == second.planned_steps - 2
 
 
 def test_a_step_is_in_the_journal_before_its_gradient_is_handed_on(tmp_path, monkeypatch):
@@ -98,7 +101,7 @@ def test_steps_that_were_lost_twice_count_twice(tmp_path):
     third, scheduler = make(seed=None)
     with pytest.warns(psac.PrivacyWarning, match="4 steps ran after"):
         psac.load_checkpoint(path, third, scheduler=scheduler)
-    assert third.step == 0
+    assert third.steps_taken == 0
     assert third.ledger.steps == 4
 
 
@@ -148,7 +151,7 @@ def test_every_checkpoint_of_a_run_counts_what_was_released_after_it(
     second, scheduler = make(seed=None)
     with pytest.warns(psac.PrivacyWarning, match="3 steps ran after"):
         psac.load_checkpoint(last, second, scheduler=scheduler)
-    step_through(second, scheduler, until=second.step + 2)  # and killed
+    step_through(second, scheduler, until=second.steps_taken + 2)  # and killed
     another_process()
     assert [spent_when_loaded(path) for path in (last, best, kept)] == [9, 9, 9]
 
@@ -212,7 +215,10 @@ def test_a_checkpoint_without_its_journal_says_what_it_does_not_know(tmp_path, a
     step_through(private, scheduler, until=2)
     another_process()
     second, scheduler = make(seed=None)
-    with pytest.warns(psac.PrivacyWarning, match=r"no journal.*best\.journal.*private\.charge"):
+    with (
+        pytest.warns(psac.PrivacyWarning, match=r"no journal.*best\.journal.*private\.charge"),
+        pytest.warns(psac.PrivacyWarning, match="2 steps ran after"),  # by the record of releases
+    ):
         psac.load_checkpoint(best, second, scheduler=scheduler)
 
 
@@ -235,7 +241,7 @@ def test_a_folder_that_is_deleted_stops_no_training(tmp_path, another_process):
 def test_a_journal_that_cannot_be_written_stops_the_release(tmp_path):
     private, scheduler = make(seed=None)
     psac.save_checkpoint(tmp_path / "last", private, scheduler=scheduler)
-    for file in private.on_release._files.values():
+    for file in private.on_release.journal._files.values():
         file.close()
     before = weights(private)
     with pytest.raises(ValueError, match="closed file"):
@@ -259,20 +265,7 @@ def test_many_checkpoints_cost_one_write_a_step(tmp_path):
     private, scheduler = make(seed=None)
     for k in range(20):
         psac.save_checkpoint(tmp_path / str(k), private, scheduler=scheduler)
-    assert len(private.on_release._files) == 1
-
-
-def test_checkpoints_and_journals_of_the_first_version_are_read(tmp_path, another_process):
-    path = tmp_path / "checkpoint"
-    first, scheduler = make(seed=None)
-    step_through(first, scheduler, until=2)
-    state = first.state_dict()
-    del state["id"]
-    first.state_dict = lambda: state
-    psac.save_checkpoint(path, first, scheduler=scheduler)
-    journal_of(path).write_text("2\n3\n4\n")
-    assert spent_when_loaded(path) == 4
-    assert spent_when_loaded(path) == 4  # the journal is a new one now
+    assert len(private.on_release.journal._files) == 1
 
 
 def test_a_damaged_journal_is_refused(tmp_path):
@@ -307,13 +300,11 @@ def test_lost_bins_are_not_drawn_again(tmp_path, lost):
 
     first, second = bins(), bins()
     psac.save_checkpoint(path, first)
-    for x, y in first.loader:
-        first.backward(torch.nn.functional.cross_entropy(first.model(x), y, reduction="none"))
-        first.optimizer.step()
-        if first.step == 1:
+    for batch in first.loader:
+        if first.step(loss, batch):
             break
     psac.save_checkpoint(path, first)  # in the middle of an epoch of seven bins
-    journal_of(path).write_text(f"{1 + lost}\n")
+    journal_of(path).write_text(f"{first.id}\n{1 + lost}\n")
     with pytest.warns(psac.PrivacyWarning, match=f"{lost} steps ran after"):
         psac.load_checkpoint(path, second)
     drawn = 1 + lost if lost <= 6 else 14
@@ -321,13 +312,64 @@ def test_lost_bins_are_not_drawn_again(tmp_path, lost):
     assert second.ledger.steps == drawn
 
 
-def test_nothing_of_a_secure_generator_is_written(tmp_path):
+def generator_states() -> list[bytes]:
+    """What torch's, numpy's and Python's generators would leave in a checkpoint now."""
+    state = np.random.get_state(legacy=True)[1]
+    return [
+        torch.get_rng_state().numpy().tobytes(),
+        json.dumps(np.asarray(state).tolist()[:10])[1:-1].encode(),
+        json.dumps(random.getstate()[1][:10])[1:-1].encode(),
+    ]
+
+
+@pytest.mark.parametrize("seed", [None, 0])
+def test_only_a_seeded_run_saves_the_state_of_a_generator(tmp_path, seed):
+    """With dropout, the states in two checkpoints would give away the sizes of the batches."""
+    private, scheduler = make(seed)
+    assert any(isinstance(module, nn.Dropout) for module in private.model.modules())
+    for step in (1, 3):
+        path = tmp_path / str(step)
+        step_through(private, scheduler, until=step)
+        psac.save_checkpoint(path, private, scheduler=scheduler)
+        data = path.read_bytes()
+        present = [state in data for state in generator_states()]
+        assert present == [seed is not None] * 3
+        length = int.from_bytes(data[:8], "little")
+        header = json.loads(data[8 : 8 + length])
+        names = [name for name in header if name != "__metadata__"]
+        assert any(name.startswith("/random") for name in names) == (seed is not None)
+        content = header["__metadata__"]["content"]
+        words = [word for word in ("random", "torch", "cuda", "MT19937") if word in content]
+        assert bool(words) == (seed is not None)
+
+
+def test_a_secure_checkpoint_holds_what_was_released_and_settings_alone(tmp_path):
     path = tmp_path / "checkpoint"
     private, scheduler = make(seed=None)
+    step_through(private, scheduler, until=2)
     psac.save_checkpoint(path, private, scheduler=scheduler)
     content = psac.checkpoint.read(path)
+    known = {"private", "model", "optimizer", "optimizer_type", "others", "extra"}
+    assert content.keys() == known
     assert content["private"]["noise"] is None
     assert content["private"]["run"]["seed"] is None
+    sampler = content["private"]["sampler"]
+    assert sampler.keys() == {
+        "sampling", "num_records", "expected_batch_size", "steps_drawn", "rest"
+    }  # fmt: skip
+    assert sampler["steps_drawn"] == 2
+    assert sampler["rest"] is None
+
+
+def test_a_secure_checkpoint_leaves_the_generators_as_they_are(tmp_path):
+    path = tmp_path / "checkpoint"
+    first, scheduler = make(seed=None)
+    psac.save_checkpoint(path, first, scheduler=scheduler)
+    second, scheduler = make(seed=None)
+    torch.manual_seed(99), random.seed(99), np.random.seed(99)
+    before = generator_states()
+    psac.load_checkpoint(path, second, scheduler=scheduler)
+    assert generator_states() == before
 
 
 def saved(tmp_path: Path) -> Path:
@@ -345,7 +387,7 @@ def test_a_truncated_file_is_refused_at_every_length(tmp_path):
         private, scheduler = make(seed=0)
         with pytest.raises(CheckpointError, match="not a whole checkpoint"):
             psac.load_checkpoint(path, private, scheduler=scheduler)
-        assert private.step == 0
+        assert private.steps_taken == 0
 
 
 @pytest.mark.parametrize("place", ["ledger", "weights"])
@@ -383,7 +425,7 @@ def test_other_files_and_other_runs_are_refused_before_anything_changes(tmp_path
     with pytest.raises(CheckpointError, match=r"another model: \['4\.bias', '4\.weight'\]"):
         psac.load_checkpoint(path, private, scheduler=scheduler)
     assert torch.equal(weights(private)[: len(before)], before)
-    assert private.step == private.ledger.steps == 0
+    assert private.steps_taken == private.ledger.steps == 0
 
 
 def test_states_that_need_pickle_are_refused():
@@ -434,7 +476,7 @@ def killed_again_and_again(folder: Path, kills: int) -> None:
     expected = finished(whole, scheduler)
     last, scheduler = make(seed=0, slowly=True)
     psac.load_checkpoint(folder / "checkpoint", last, scheduler=scheduler)
-    assert last.step == whole.step
+    assert last.steps_taken == whole.steps_taken
     assert torch.equal(weights(last), expected)
     assert last.ledger == whole.ledger
 

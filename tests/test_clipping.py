@@ -15,6 +15,7 @@ from psac.clipping import SHRINK, safe_weights
 from psac.own_rules import probes
 
 FLOAT32_MAX = torch.finfo(torch.float32).max
+PROBES = probes(torch.zeros(())).tolist()
 GRID = torch.cat([torch.zeros(1, dtype=torch.float64), torch.logspace(-6, 6, 4001).double()])
 
 # A rule, and the same function of one Python number as its paper prints it.
@@ -369,9 +370,9 @@ def test_the_weight_of_a_norm_is_that_of_the_norm_alone():
     """Also for a rule that finds out when it is shown the public norms that it is tested on."""
 
     def looks_around_in_secret(norms):
-        return 1 / (norms + (norms.mean() if len(norms) < 5 else norms))
+        return 1 / (norms + (norms.mean() if len(norms) > len(PROBES) else norms))
 
-    norms = torch.tensor([1.0, 2.0, 40.0])
+    norms = torch.linspace(1, 40, 30)
     weights = safe_weights(Custom(looks_around_in_secret, bound=1.0), norms)
     torch.testing.assert_close(weights, 1 / (2 * norms))
 
@@ -483,9 +484,6 @@ def test_a_memory_that_changes_no_public_norm_is_found_in_the_order_of_the_batch
 
     with pytest.raises(PrivacyError, match="between two calls with the same norm"):
         safe_weights(Custom(weights, bound=1.0), torch.tensor([0.5, 3.0, 2.0]))
-
-
-PROBES = probes(torch.zeros(())).tolist()
 
 
 def test_a_rule_that_keeps_the_norms_for_a_plot_is_refused_with_the_place_to_find_them():

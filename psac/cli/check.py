@@ -19,9 +19,11 @@ if TYPE_CHECKING:
     from psac.gradients.check import Report
 
 FORM = "my_file.py:build_model or my_module:build_model"
+STYLES = {"NO": "bold red", "NOT SHOWN": "bold red", "yes, slowly": "yellow"}
 GIVES = (
     "It must return (model, batch), where batch is (inputs, labels) for a classifier, or "
-    "(model, loss_fn, batch), where loss_fn(model, batch) returns one loss per sample."
+    "(model, loss, batch), where loss(model, *batch) is given a batch of one record and returns "
+    "its loss, as in private.step."
 )
 
 
@@ -38,8 +40,9 @@ def check(
     """Check a model of your own: can it be trained privately, by which rules, how fast?
 
     The function returns (model, batch) with a batch of (inputs, labels) for a classifier, whose
-    loss is the cross-entropy; or (model, loss_fn, batch), where loss_fn(model, batch) returns one
-    loss per sample. A few samples of random numbers do as a batch. Exit code 1 if it is refused.
+    loss is the cross-entropy; or (model, loss, batch), where loss(model, *batch) is the function
+    that private.step takes: it is given a batch of one record and returns its loss. A few records
+    of random numbers do as a batch. Exit code 1 if the model cannot be trained privately.
     """
     import psac
 
@@ -83,7 +86,7 @@ def _module(place: str) -> Any:
 
 
 def _parts(returned: Any, target: str) -> tuple[Any, Any, Any]:
-    """Model, losses, batch."""
+    """Model, loss function, batch."""
     from torch import nn
 
     parts: tuple[Any, ...] = returned if isinstance(returned, tuple) else (returned,)
@@ -100,11 +103,10 @@ def _parts(returned: Any, target: str) -> tuple[Any, Any, Any]:
     return model, _cross_entropy, batch
 
 
-def _cross_entropy(model: Any, batch: Any) -> Any:
+def _cross_entropy(model: Any, inputs: Any, labels: Any) -> Any:
     import torch.nn.functional as F
 
-    inputs, labels = batch
-    return F.cross_entropy(model(inputs), labels, reduction="none")
+    return F.cross_entropy(model(inputs), labels)
 
 
 def _show(report: Report) -> None:
@@ -118,6 +120,5 @@ def _show(report: Report) -> None:
         console.print(table)
     facts = Table.grid(padding=(0, 2))
     for name, value in report.facts():
-        style = "bold red" if value in ("NO", "NOT SHOWN") else None
-        facts.add_row(name, escape(value), style=style)
+        facts.add_row(name, escape(value), style=STYLES.get(value))
     console.print(facts)

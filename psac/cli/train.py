@@ -167,7 +167,10 @@ def _say_what_came_out(run: Run, quiet: bool, as_json: bool) -> None:
 
     page, summary = report(run.folder), run.summary()
     if as_json:
-        keys = ("accuracy", "split", "private", "epsilon", "delta", "secure", "seconds")
+        keys = (
+            *("accuracy", "split", "private", "epsilon", "delta", "secure"),
+            *("isolation", "seconds"),
+        )
         facts = {key: summary[key] for key in keys if key in summary}
         _print_json(
             {"kind": "result", **facts, "folder": str(run.folder), "report": as_typed(page)}

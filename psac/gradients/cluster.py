@@ -224,7 +224,7 @@ class Joint:
         for edge in self.parts:
             ones = torch.ones(self.graph.shape(edge))
             for name, grad in self._pull({edge: ones}).items():
-                covered[name] += grad.cpu().float()
+                covered[name] += grad.abs().cpu().float()
         return all(bool((grad <= 1).all()) for grad in covered.values())
 
     @property

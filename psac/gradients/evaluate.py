@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -109,6 +109,8 @@ class Vectorized:
     @without_autocast
     def _backward(self, rec: Recorder, losses: Tensor) -> Measured:
         refuse_constant(losses)
+        if any(rec.versions[key] != source._version for key, source in rec.sources.items()):
+            raise NotVectorized("a tensor made of parameters is written in place after its use")
         clusters = clusters_of(rec.sources, self.names)
         measured = Measured(clusters, rec.uses, rec.num_samples, self.activation_bytes)
         rec.arrive = measured.arrive
@@ -244,10 +246,12 @@ class OneByOne:
             for name, grad in grads.items():
                 rows[name][k] = grad
             difference = before.difference(State(roots, private))
-            refuse_memory(left, difference)
-            left = difference
-            if difference and (k < n - 1 or n == 1):
+            is_alike = left is None or left == difference
+            if difference and (k < n - 1 or n == 1 or not is_alike):
                 before.restore()
+            if not is_alike:
+                refuse_memory(left or {}, difference)
+            left = difference
         if not any(g is not None for grads in rows.values() for g in grads):
             refuse_constant(torch.stack(losses))
         stacked = {
@@ -280,10 +284,8 @@ def gradient_of(value: Tensor, parameters: Mapping[str, nn.Parameter]) -> dict[s
     return {name: g.to_dense() if g.is_sparse else g for name, g in pairs if g is not None}
 
 
-def refuse_memory(first: dict[str, Any] | None, second: dict[str, Any]) -> None:
-    """Raises unless two records, each from the same state, have left the same one."""
-    if first is None or first == second:
-        return
+def refuse_memory(first: dict[str, Any], second: dict[str, Any]) -> NoReturn:
+    """Two records, each from the same state, have left different ones."""
     paths = sorted(p for p in first.keys() | second.keys() if first.get(p) != second.get(p))
     raise PrivacyError(
         f"the loss function writes what it computed from a record to {', '.join(paths[:5])}, where "

@@ -1,14 +1,9 @@
-"""The autograd graph of one forward, as a list.
+"""The autograd graph between tensors of parameters and the parameters themselves, as a list.
 
-Everything that a model computes from its parameters is in this graph, whatever Python code
-built it: module calls, functional calls, raw parameters, tied weights, fused attention. `trace`
-numbers its nodes in a fixed order, so two forwards of the same control flow give the same
-`signature` and node k of one is node k of the other. That is how the engine learns which tensors
-carry samples (their shapes differ between batches of different sizes) and how a plan made once
-serves every later batch.
+A weight that records meet may be computed from parameters: a slice, a cast, weight norm.  `trace`
+lists all nodes on the way, so that gradients can be pulled back to the parameters.
 
-Guarantee: the trace holds every path from the roots to a leaf; a path that ends in no private
-parameter is data or a foreign leaf.
+Guarantee: the trace holds every path from the roots to a leaf.
 """
 
 from __future__ import annotations
@@ -26,8 +21,6 @@ Node = Any  # torch.autograd.graph.Node; its saved tensors are attributes that s
 Edge = tuple[int, int]  # number of a node, number of its output
 
 ACCUMULATE = "torch::autograd::AccumulateGrad"
-# torch picks between these by strides and dispatch modes; they are the same operation.
-SAME = {"ReshapeAliasBackward0": "ViewBackward0", "UnsafeViewBackward0": "ViewBackward0"}
 
 
 @dataclass(frozen=True)
@@ -39,12 +32,6 @@ class Graph:
     children: tuple[tuple[Edge, ...], ...]
     roots: tuple[Edge, ...]
     parameters: dict[int, str]  # node number of a private parameter's leaf -> its name
-    foreign: tuple[int, ...]  # leaves that are not private parameters: inputs, other models
-
-    @property
-    def signature(self) -> tuple:
-        """Equal for two forwards that ran the same operations on the same parameters."""
-        return self.names, self.children, self.roots, tuple(self.parameters.items())
 
     @functools.cached_property
     def leaves(self) -> dict[str, int]:
@@ -59,9 +46,6 @@ class Graph:
         if self.names[number] == ACCUMULATE:
             return tuple(self.nodes[number].variable.shape)
         return tuple(self.nodes[number]._input_metadata[k].shape)
-
-    def num_outputs(self, number: int) -> int:
-        return len(self.nodes[number]._input_metadata)
 
 
 name_of: Callable[[Node], str] = operator.methodcaller("name")
@@ -91,20 +75,12 @@ def trace(roots: Sequence[Tensor], parameter_names: Mapping[int, str]) -> Graph:
             children.append(
                 tuple([(-1, 0) if c is None else (numbers[c], k) for c, k in following])
             )
-    names = tuple([SAME.get(name, name) for name in map(name_of, nodes)])
-    parameters, foreign = {}, []
-    for number, name in enumerate(names):
-        if name == ACCUMULATE:
-            parameter = parameter_names.get(id(nodes[number].variable))
-            if parameter is None:
-                foreign.append(number)
-            else:
-                parameters[number] = parameter
+    names = tuple(map(name_of, nodes))
+    leaves = {k: id(nodes[k].variable) for k, name in enumerate(names) if name == ACCUMULATE}
     return Graph(
         nodes=nodes,
         names=names,
         children=tuple(children),
         roots=tuple((numbers[edge.node], edge.output_nr) for edge in edges),
-        parameters=parameters,
-        foreign=tuple(foreign),
+        parameters={k: parameter_names[key] for k, key in leaves.items() if key in parameter_names},
     )

@@ -15,7 +15,7 @@ from torch import Tensor
 from .cluster import Alone, Cluster, Joint
 from .contributions import Budget, Contribution, Dense, square_sum
 from .groups import Groups
-from .precision import without_autocast
+from .precision import in_double, without_autocast
 from .weights import Weights
 
 # What gradients that are kept may add to the memory of a step: a share of the activations that it
@@ -96,7 +96,7 @@ class Measured:
         measured = cls((), {}, num_samples)
         with torch.no_grad():
             for name, values in rows.items():
-                squares = square_sum(values.double())  # of float32 they may overflow
+                squares = square_sum(in_double(values))  # of float32 they may overflow
                 measured._add((name,), Alone(name, Dense(values, squares)))
         return measured
 

@@ -26,6 +26,11 @@ def wide(tensor: Tensor) -> Tensor:
     return tensor.float() if tensor.dtype in HALF else tensor
 
 
+def in_double(tensor: Tensor) -> Tensor:
+    """float64, of complex numbers the pairs of real ones."""
+    return (torch.view_as_real(tensor) if tensor.is_complex() else tensor).double()
+
+
 def summed_in(dtype: torch.dtype) -> torch.dtype:
     """The dtype of the sum over samples of gradients of this one."""
     return torch.promote_types(dtype, torch.float32)

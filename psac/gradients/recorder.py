@@ -27,12 +27,12 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch._C import _functorch
 from torch._functorch.autograd_function import CustomFunctionHigherOrderOperator
-from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch.overrides import TorchFunctionMode
 
 from .contributions import Contribution, Dense
 from .errors import NotVectorized, PrivacyError
 from .rules import RULES
+from .rules.physical import physically
 from .watch import Watch, is_wrapped
 
 Uses = Iterable[tuple[Tensor, Contribution]]  # of tensors of parameters
@@ -81,6 +81,7 @@ class Recorder(TorchFunctionMode):
         self.anchor = torch.ones((), requires_grad=True)
         self.sources: dict[int, Tensor] = {}  # tensors of parameters, by id
         self.uses: dict[int, int] = {}  # how often each was used
+        self.versions: dict[int, int] = {}  # when each was used
         self.rules: dict[int, dict[str, None]] = {}  # by source: the rules that served
         self.arrive: Callable[[Uses], None] = list
         self.operations: list[tuple] = []  # what met parameters: the signature of the function
@@ -120,7 +121,9 @@ class Recorder(TorchFunctionMode):
             self.sources[key] = source
             self.uses[key] = self.uses.get(key, 0) + 1
             self.rules.setdefault(key, {})[rule] = None
-            self.operations.append((rule, source.shape, source.dtype))
+            if self.versions.setdefault(key, source._version) != source._version:
+                raise NotVectorized("a tensor made of parameters is written in place between uses")
+            self.operations.append((rule, key if source.is_leaf else source.shape))
         if not output.requires_grad:
             output = Start.apply(self.anchor, output)
         versions = [tensor._version for tensor in saved]
@@ -140,7 +143,7 @@ class Recorder(TorchFunctionMode):
         """One copy of a tensor of parameters for each record."""
         key = id(source)
         if key not in self._copies:
-            with temporarily_clear_interpreter_stack():
+            with physically():
                 value = source.detach().unsqueeze(0).expand(self.num_samples, *source.shape)
                 value = self.tap(rule, value, [source], lambda g: [(source, Dense(g))])
             self._copies[key] = self.of_records(value)
@@ -154,7 +157,7 @@ class Recorder(TorchFunctionMode):
             return tensor
         if tensor.requires_grad and torch.is_grad_enabled():
             return self.copies(tensor, rule)
-        with temporarily_clear_interpreter_stack():
+        with physically():
             value = tensor.expand(self.num_samples, *tensor.shape)
         return self.of_records(value)
 
@@ -203,13 +206,20 @@ class Recorder(TorchFunctionMode):
         if torch._C._len_torch_dispatch_stack():
             raise NotVectorized("a TorchDispatchMode is on, which sees all records at once")
         shared, records, known = False, False, self.watch.known
-        for tensor in tensors_in((*args, *kwargs.values()) if kwargs else args):
-            if is_wrapped(tensor):
-                records = True
-            else:
-                if id(tensor) not in known:
-                    self.watch.meet(tensor)
-                shared = shared or tensor.requires_grad
+        stack = [*args, *kwargs.values()]
+        while stack:
+            value = stack.pop()
+            if isinstance(value, Tensor):
+                if is_wrapped(value):
+                    records = True
+                    continue
+                if id(value) not in known:
+                    self.watch.meet(value)
+                shared = shared or value.requires_grad
+            elif isinstance(value, (list, tuple)):
+                stack += value
+            elif isinstance(value, dict):
+                stack += value.values()
         return shared, records
 
     def _replaced(self, value: Any, rule: str) -> Any:

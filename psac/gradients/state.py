@@ -73,6 +73,9 @@ class State:
             for store in (value._buffers, value._parameters, value._modules):
                 self._contents.append((store, dict(store)))
         parts = parts_of(value)
+        if isinstance(value, nn.Module) and not is_library(type(value).forward):
+            own = {k: v for k, v in vars(type(value)).items() if not k.startswith("__")}
+            parts += [(f".{name} (class)", part) for name, part in own.items()]
         self.leaves[path] = (type(value).__name__, len(parts))
         for step, part in parts:
             self._visit(path + step, part, depth + 1)
@@ -115,12 +118,12 @@ def same_items(first: Any, second: Any) -> bool:
 
 
 def is_library(value: Any) -> bool:
-    """Python modules, and functions and objects of torch itself: they remember nothing of ours."""
+    """Python modules, and functions and objects of torch and psac: they keep no record."""
     if type(value).__name__ in ("module", "builtin_function_or_method", "method_descriptor"):
         return True
     home = getattr(value, "__module__", None) or ""
-    of_torch = home == "torch" or home.startswith(("torch.", "numpy", "builtins"))
-    return of_torch and not isinstance(value, (nn.Module, dict, list, set, tuple, deque))
+    is_theirs = home.split(".")[0] in ("torch", "psac", "numpy", "builtins")
+    return is_theirs and not isinstance(value, (nn.Module, dict, list, set, tuple, deque))
 
 
 def fingerprint(tensors: Iterable[Tensor]) -> list[int]:

@@ -40,6 +40,18 @@ def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
     return found
 
 
+def modules_of(model: nn.Module) -> list[nn.Module]:
+    """Each module once, as `model.modules()` gives them, in less time."""
+    found, seen, stack = [], set(), [model]
+    while stack:
+        module = stack.pop()
+        if module not in seen:
+            seen.add(module)
+            found.append(module)
+            stack += [m for m in reversed(module._modules.values()) if m is not None]
+    return found
+
+
 def survey(model: nn.Module, parameters: Mapping[str, nn.Parameter]) -> set[int]:
     """The ids of the model's tensors; raises for what cannot be private, before every call.
 
@@ -48,7 +60,7 @@ def survey(model: nn.Module, parameters: Mapping[str, nn.Parameter]) -> set[int]
     """
     known: set[int] = set()
     suspect = bool(OF_ALL_MODULES._global_backward_hooks or OF_ALL_MODULES._global_backward_pre_hooks)
-    for module in model.modules():
+    for module in modules_of(model):
         known.update(map(id, module._parameters.values()))
         known.update(map(id, module._buffers.values()))
         if module._backward_hooks or module._backward_pre_hooks or isinstance(module, SUSPECTS):

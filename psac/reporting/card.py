@@ -71,6 +71,7 @@ def card(run: Run) -> Html:
         "Sampling": _sampling(run),
         "Noise": _noise(run),
         "Clipping": _clipping(run),
+        "Isolation": _isolation(run),
         "Steps": _steps(run),
         "Random generator": _generator(run),
         "Not covered": element("ul", [element("li", item) for item in NOT_COVERED]),
@@ -208,6 +209,14 @@ def _clipping(run: Run) -> Child:
         "." if formula is None else join(": ", element("code", formula), "."),
         told,
     )
+
+
+def _isolation(run: Run) -> str:
+    """Whether a record's gradient can depend on other records, and how that was ruled out."""
+    how = run.summary.get("isolation")
+    if how is None:
+        return UNKNOWN
+    return f"Each record's gradient was computed without sight of the others, {how}."
 
 
 def _steps(run: Run) -> str:

@@ -35,7 +35,7 @@ else:
 ESSENTIAL = ("recipe.toml", "metrics.jsonl", "summary.json")  # a run has one of them at least
 # What follows from released values and public constants alone.
 PUBLIC_STEP = ("kind", "step", "epoch", "split", "private", "epsilon", "scale")
-PUBLIC_SUMMARY = ("epsilon", "delta", "steps", "classes", "split", "private")
+PUBLIC_SUMMARY = ("epsilon", "delta", "steps", "isolation", "classes", "split", "private")
 TEST_RESULTS = (
     *("accuracy", "constant_accuracy", "loss"),
     *("per_class_accuracy", "confusion_matrix"),

@@ -269,9 +269,7 @@ class Trainer:
     # The end
     def _finish(self) -> None:
         result, seconds = self._evaluation(), self.clock.seconds()
-        summary = summary_of(
-            self.splits, self.private, result, self._epsilon(), seconds, self._way
-        )
+        summary = summary_of(self.splits, self.private, result, self._epsilon(), seconds, self._way)
         write_model(self.run, self.recipe, self.splits, self.model, summary)
         write_mistakes(self.run, self.splits, result)
         line = self.log.write(

@@ -140,6 +140,7 @@ def test_json_prints_the_metrics_and_the_result_and_nothing_else(call, place):
     assert lines == Run("runs/mine").metrics()
     assert result["kind"] == "result"
     assert result["epsilon"] == Run("runs/mine").summary()["epsilon"]
+    assert result["isolation"] == "by construction (torch.vmap)"
     assert result["report"] == "runs/mine/report.html"
 
 

@@ -24,6 +24,10 @@ from psac.experiments.rows import TABLE2, Percent
 RESULTS = Path(__file__).parents[2] / "results"
 
 
+def loss(model: torch.nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return F.cross_entropy(model(x), y)
+
+
 def trained(rule: psac.ClippingRule, learning_rate: float) -> torch.Tensor:
     """The weights of a small model after ten private steps with one seed."""
     generator = torch.Generator().manual_seed(0)
@@ -38,7 +42,7 @@ def trained(rule: psac.ClippingRule, learning_rate: float) -> torch.Tensor:
         with psac.make_private(model, optimizer, data, clipping=rule, **settings) as private:
             while private.steps_taken < 10:
                 for batch in private.loader:
-                    private.step(lambda model, x, y: F.cross_entropy(model(x), y), batch)
+                    private.step(loss, batch)
     return model.weight.detach()
 
 

@@ -21,7 +21,6 @@ from psac.experiments.theme import THEMES
 from psac.theory import Schedule, weight
 from psac.training.recipe import Recipe
 from psac.training.splits import load_splits
-from tests import oracles
 
 SMALL = Recipe(
     data="digits",
@@ -41,16 +40,18 @@ def model_and_batch():
     return model, torch.randn(17, 6), torch.randint(0, 3, (17,))
 
 
-def losses(model, batch):
-    return F.cross_entropy(model(batch[0]), batch[1], reduction="none")
+def loss(model, inputs, labels):
+    return F.cross_entropy(model(inputs), labels)
 
 
 def test_rows_are_the_gradients_of_a_loop_over_samples():
     model, inputs, labels = model_and_batch()
-    loop = oracles.loop_gradients(
-        model, losses, (inputs, labels), lambda b, i: (b[0][i : i + 1], b[1][i : i + 1]), 17
-    )
-    expected = torch.stack([torch.cat([g.flatten() for g in one.values()]) for one in loop])
+    parameters = list(model.parameters())
+    loop = [
+        torch.autograd.grad(loss(model, inputs[i : i + 1], labels[i : i + 1]), parameters)
+        for i in range(17)
+    ]
+    expected = torch.stack([torch.cat([g.flatten() for g in one]) for one in loop])
     torch.testing.assert_close(gradients_of(model, inputs, labels), expected)
 
 
@@ -58,10 +59,10 @@ def test_the_cosine_of_a_rule_is_that_of_the_librarys_weighted_gradient():
     model, inputs, labels = model_and_batch()
     found = fig3.measure(model, inputs, labels, 1.0)
     batch = (inputs, labels)
-    true = torch.autograd.grad(losses(model, batch).mean(), list(model.parameters()))
+    true = torch.autograd.grad(loss(model, *batch), list(model.parameters()))
     true = torch.cat([g.flatten() for g in true])
     for name, rule in (("psac", psac.PSAC(r=0.1)), ("abadi", psac.Abadi(bound=0.1))):
-        weighted = psac.weighted_gradient(model, losses, batch, rule)
+        weighted = psac.weighted_gradient(model, loss, batch, rule)
         weighted = torch.cat([g.flatten() for g in weighted.values()])
         assert found["cosine"][name] == pytest.approx(
             float(F.cosine_similarity(weighted, true, dim=0)), abs=1e-5

@@ -16,8 +16,8 @@ from tests.reporting.folders import make_run
 from tests.reporting.pages import Tags, page_of, words_of
 
 CARD = ["Guarantee", "Setting", "What is protected", "Neighbouring data", "Data covered",
-        "Releases covered", "Tuning", "Accountant", "Sampling", "Noise", "Clipping", "Steps",
-        "Random generator", "Not covered"]  # fmt: skip
+        "Releases covered", "Tuning", "Accountant", "Sampling", "Noise", "Clipping", "Isolation",
+        "Steps", "Random generator", "Not covered"]  # fmt: skip
 FIGURES = ["Accuracy", "Evaluation loss", "Accuracy of each class", "Confusion matrix",
            "Examples of mistakes", "Training loss", "Gradient norms", "Weights",
            "Distribution of norms", "The rule over these norms", "Throughput",
@@ -64,6 +64,7 @@ def test_a_page_says_what_the_guarantee_rests_on(runs, tmp_path):
         "Privacy loss distributions (PLD)",
         "noise multiplier 1.2",
         "PSAC(r=0.1, bound=0.1, scale=1.0)",
+        "without sight of the others, by construction (torch.vmap).",
         "88 of 88 planned",
         "cryptographic generator",
         "a person behind several records",

@@ -33,6 +33,17 @@ def for_check():
 def mixing(input_shape, classes):
     return nn.Sequential(nn.BatchNorm1d(*input_shape), nn.Linear(*input_shape, classes))
 
+class Branching(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, x):
+        return self.layer(x) if x.sum() > 0 else -self.layer(x)
+
+def branching():
+    return Branching()
+
 def wants(more):
     return plain()
 
@@ -68,6 +79,13 @@ def test_a_run_trains_the_network_and_keeps_it(networks, name, settings, paramet
     assert sum(p.numel() for p in model.parameters()) == parameters
     assert model(torch.randn(5, 4)).shape == (5, 3)
     assert Run("run").recipe() == run.recipe()
+
+
+def test_a_network_that_vmap_refuses_is_trained_one_record_at_a_time_and_the_summary_says_so():
+    with pytest.warns(psac.SlowPathWarning, match=r"networks\.py, line"):
+        run = train(asked("branching"), "run")
+    assert run.summary()["isolation"] == "by construction (one record at a time)"
+    assert run.summary()["steps"] == 6
 
 
 def stopped(**settings):

@@ -164,6 +164,7 @@ def test_a_run_leaves_every_file_and_they_agree(whole):
     assert sum(map(sum, summary["confusion_matrix"])) == 60
     assert summary["classes"] == list(CLASSES)
     assert not summary["secure"]
+    assert summary["isolation"] == "by construction (torch.vmap)"
     assert "private" not in summary
 
 
@@ -427,7 +428,9 @@ def test_a_crash_after_the_last_step_loses_only_the_files_to_come(whole, tmp_pat
     assert not Run(folder).finished
     with pytest.raises(RunError, match="not finished"):
         Run(folder).summary()
-    assert_equal_runs(train(recipe(), folder, resume=True), whole)
+    run = train(recipe(), folder, resume=True)
+    assert_equal_runs(run, whole)
+    assert run.summary()["isolation"] == whole.summary()["isolation"]  # though no step was left
 
 
 def test_a_finished_run_is_given_back_as_it_is(whole):

@@ -1,10 +1,10 @@
 """One rule per family of operations: how it runs for all records, and what parameters get of it.
 
-A rule is a function of the recorder and of the arguments of the torch function.  It folds the record
-axis into the operation's own batch axis, runs the operation with its parameters cut off, and taps
-the output: when the output gradient is there, it says what each parameter's per-sample gradients
-gain.  It returns `NotImplemented` for a form that it does not know; there the recorder gives every
-record a copy of the parameter, which is slower for large parameters and never wrong.
+A rule is a function of the recorder and of the arguments of the torch function.  It folds the
+record axis into the operation's own batch axis, runs the operation with its parameters cut off, and
+taps the output: when the output gradient is there, it says what each parameter's per-sample
+gradients gain.  It returns `NotImplemented` for a form that it does not know; there the recorder
+gives every record a copy of the parameter, which is slower for large parameters and never wrong.
 
 To add an operation: one function here or in a new file, its names in RULES, one row in the tests'
 table of cases.
@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import attention, convolution, embedding, matrix, normalization, recurrent
+from . import attention, convolution, embedding, losses, matrix, normalization, recurrent
 
 Rule = Callable[..., Any]
 
@@ -27,10 +27,10 @@ FUNCTIONS: dict[Rule, tuple[Any, ...]] = {
     matrix.linear: (torch.nn.functional.linear,),
     matrix.matmul: (
         torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.mm, Tensor.mm, torch.bmm, Tensor.bmm,
-        torch.mv, Tensor.mv,
+        torch.mv, Tensor.mv, torch.linalg.matmul,
     ),
-    matrix.reversed_matmul: (Tensor.__rmatmul__,),
-    matrix.addmm: (torch.addmm, Tensor.addmm, torch.baddbmm, Tensor.baddbmm),
+    matrix.addmm: (torch.addmm, Tensor.addmm),
+    matrix.bilinear: (torch.bilinear,),
     matrix.einsum: (torch._C._VariableFunctions.einsum,),
     convolution.conv1d: (torch.conv1d,),
     convolution.conv2d: (torch.conv2d,),
@@ -43,6 +43,8 @@ FUNCTIONS: dict[Rule, tuple[Any, ...]] = {
     normalization.instance_norm: (torch.instance_norm,),
     normalization.batch_norm: (torch.batch_norm,),
     embedding.embedding: (torch.embedding,),
+    embedding.getitem: (Tensor.__getitem__,),
+    embedding.index_select: (torch.index_select, Tensor.index_select),
     embedding.embedding_bag: (torch.nn.functional.embedding_bag,),
     attention.attention: (torch.nn.functional.scaled_dot_product_attention,),
     recurrent.lstm: (torch.lstm,),
@@ -53,6 +55,13 @@ FUNCTIONS: dict[Rule, tuple[Any, ...]] = {
     recurrent.gru_cell: (torch.gru_cell,),
     recurrent.rnn_tanh_cell: (torch.rnn_tanh_cell,),
     recurrent.rnn_relu_cell: (torch.rnn_relu_cell,),
+    losses.ctc: (torch.nn.functional.ctc_loss,),
+    losses.kl_div: (torch.nn.functional.kl_div,),
+    losses.soft_margin: (torch.nn.functional.soft_margin_loss,),
+    losses.margin_ranking: (torch.nn.functional.margin_ranking_loss,),
+    losses.triplet_margin: (torch.nn.functional.triplet_margin_loss,),
+    losses.multi_margin: (torch.nn.functional.multi_margin_loss,),
+    losses.multilabel_margin: (torch.nn.functional.multilabel_margin_loss,),
 }  # fmt: skip
 RULES: dict[Any, Rule] = {
     function: rule for rule, functions in FUNCTIONS.items() for function in functions

@@ -1,18 +1,17 @@
-"""Convolutions of 1 to 3 dimensions, with stride, padding, dilation, groups, and transposed ones."""
+"""Convolutions of 1 to 3 dimensions: stride, padding, dilation, groups, and transposed ones."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from ..contributions import Bias
 from ..precision import as_autocast, wide
 from .patches import Patches, Settings
-from .physical import are_records, detached, physically
+from .physical import are_records, detached, physically, shaped
 
 if TYPE_CHECKING:
     from ..recorder import Recorder, Uses
@@ -72,9 +71,7 @@ conv1d, conv2d, conv3d = map(convolution, (1, 2, 3))
 conv_transpose1d, conv_transpose2d, conv_transpose3d = map(transposed_convolution, (1, 2, 3))
 
 
-def served(
-    rec: Recorder, input: Tensor, weight: Tensor, bias: Tensor | None, dims: int
-) -> bool:
+def served(rec: Recorder, input: Tensor, weight: Tensor, bias: Tensor | None, dims: int) -> bool:
     if are_records(input) != [True] or any(are_records(weight, bias)):
         return False
     return input.dim() in (dims + 1, dims + 2) and rec.serves(input, weight)
@@ -95,9 +92,10 @@ def run(
         if any(ahead):
             frames = F.pad(frames, ahead)
         y = settings.run(frames, w, b)
+        y = shaped(y, (*x.shape[: 1 - weight.dim()], *y.shape[1:]))
 
         def uses(grad: Tensor) -> Uses:
-            part = None
+            grad, part = grad.reshape(len(frames), *grad.shape[1 - weight.dim() :]), None
             if bias is not None and bias.requires_grad:
                 part = Bias(rec.num_samples, lambda: sum_of_positions(grad, rec.num_samples))
             if weight.requires_grad:
@@ -106,8 +104,7 @@ def run(
             if part is not None:
                 yield bias, part
 
-        y = rec.tap("convolution", y, [weight, bias], uses, [frames])
-        return rec.of_records(y.reshape(*x.shape[: 1 - weight.dim()], *y.shape[1:]))
+        return rec.of_records(rec.tap("convolution", y, [weight, bias], uses, [frames]))
 
 
 def sum_of_positions(grad: Tensor, n: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""Matrix products: linear, matmul, addmm, einsum.
+"""Matrix products: linear, bilinear, matmul, addmm, einsum.
 
 For y = x W the gradient of W is x^T g, a sum over the positions of a record: an `Outer`, or a
 `Single` where there is one position.  A bias that is added to all positions is their plain sum.
@@ -9,6 +9,7 @@ Letters: n record, p position, i features in, o features out, h group.
 from __future__ import annotations
 
 import math
+import string
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,7 +20,7 @@ from ..contributions import Outer
 from ..precision import as_autocast
 from ..ragged import Ragged, without_zero_rows
 from ..single import Single
-from .physical import are_records, detached, physically
+from .physical import are_records, detached, physically, shaped
 
 if TYPE_CHECKING:
     from ..recorder import Recorder, Uses
@@ -53,10 +54,6 @@ def matmul(rec: Recorder, input: Tensor, other: Tensor) -> Any:
     return NotImplemented
 
 
-def reversed_matmul(rec: Recorder, input: Tensor, other: Tensor) -> Any:
-    return matmul(rec, other, input)
-
-
 def addmm(
     rec: Recorder, input: Tensor, first: Tensor, second: Tensor, *, beta: Any = 1, alpha: Any = 1
 ) -> Any:
@@ -68,6 +65,19 @@ def addmm(
         return NotImplemented
     with physically():
         return rec.of_records(times(rec, "addmm", rec.physical(first), second, input))
+
+
+def bilinear(
+    rec: Recorder, input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None = None
+) -> Any:
+    """x^T W_o y + b_o, as a product of W with all pairs of features."""
+    if not any(are_records(input1, input2)) or any(are_records(weight, bias)):
+        return NotImplemented
+    if not rec.serves(input1, input2, weight, bias):
+        return NotImplemented
+    with rec:
+        pairs = (input1.unsqueeze(-1) * input2.unsqueeze(-2)).flatten(-2)
+        return F.linear(pairs, weight.flatten(1), bias)
 
 
 def fits(records: Tensor, weight: Tensor) -> bool:
@@ -90,7 +100,8 @@ def times(
     if weight.dim() == 3:
         y = torch.matmul(x, w)
     else:
-        y = F.linear(x, w if turned else w.t(), b)
+        rows = F.linear(x.flatten(0, -2), w if turned else w.t(), b)
+        y = shaped(rows, (*x.shape[:-1], rows.shape[-1]))
 
     def uses(grad: Tensor) -> Uses:
         n = rec.num_samples
@@ -109,7 +120,8 @@ def times(
 
 def rows_by_rows(inputs: Tensor, grads: Tensor, n: int) -> Outer | Ragged | Single:
     """sum over positions of x_i g_o, of shape [i, o]; both are [n, positions..., features]."""
-    x_npi, g_npo = (t.reshape(n, -1, t.shape[-1]) for t in (inputs, grads))
+    positions = math.prod(inputs.shape[1:-1])
+    x_npi, g_npo = (t.reshape(n, positions, t.shape[-1]) for t in (inputs, grads))
     if x_npi.shape[1] == 1:
         return Single(x_npi.squeeze(1), g_npo.squeeze(1))
     shape = (x_npi.shape[-1], g_npo.shape[-1])
@@ -128,7 +140,7 @@ def groups_by_groups(inputs: Tensor, grads: Tensor, n: int) -> Outer:
 def einsum(rec: Recorder, equation: str, operands: Any, *more: Any, **kwargs: Any) -> Any:
     """Two operands, one of parameters: a product of matrices, one for each group."""
     given = (*operands, *more) if isinstance(operands, (list, tuple)) else (operands, *more)
-    terms = parsed(equation, len(given))
+    terms = parsed(equation, [operand.shape for operand in given])
     if terms is None or not rec.serves(*given):
         return NotImplemented
     first, second, result = terms
@@ -150,7 +162,7 @@ def einsum(rec: Recorder, equation: str, operands: Any, *more: Any, **kwargs: An
         def merged(tensor: Tensor, letters: str, *axes: list[str], ahead: int = 0) -> Tensor:
             order = [letters.index(k) + ahead for axis in axes for k in axis]
             shape = [math.prod(sizes[k] for k in axis) for axis in axes]
-            return tensor.permute(*range(ahead), *order).reshape(*tensor.shape[:ahead], *shape)
+            return tensor.permute([*range(ahead), *order]).reshape(*tensor.shape[:ahead], *shape)
 
         if groups:
             x = merged(x, first, groups, positions, summed, ahead=1)
@@ -163,12 +175,29 @@ def einsum(rec: Recorder, equation: str, operands: Any, *more: Any, **kwargs: An
         return rec.of_records(y.permute(0, *(letters.index(k) + 1 for k in result)))
 
 
-def parsed(equation: str, count: int) -> tuple[str, str, str] | None:
+def parsed(equation: str, shapes: list[torch.Size]) -> tuple[str, str, str] | None:
     """The letters of two operands and of the result; None for what is not a plain product."""
     inputs, arrow, result = equation.replace(" ", "").partition("->")
     terms = inputs.split(",")
-    if count != 2 or len(terms) != 2 or not arrow or "." in equation:
+    if len(shapes) != 2 or len(terms) != 2:
         return None
+    if not arrow:
+        once = sorted(k for k in set(inputs) - {".", ","} if inputs.count(k) == 1)
+        result = "".join(["..." if "..." in inputs else "", *once])
+    hidden = [
+        len(shape) - len(term) + 3 if "..." in term else 0
+        for term, shape in zip(terms, shapes, strict=True)
+    ]
+    free = [k for k in string.ascii_letters if k not in inputs]
+    letters = "".join(free[: max(hidden)])
+    terms = [
+        term.replace("...", letters[len(letters) - count :])
+        for term, count in zip(terms, hidden, strict=True)
+    ]
+    result = result.replace("...", letters)
     if any(len(set(term)) != len(term) for term in (*terms, result)):
         return None
+    sizes = [*zip("".join(terms), [*shapes[0], *shapes[1]], strict=True)]
+    if len(set(sizes)) != len({letter for letter, _ in sizes}):
+        return None  # an axis of size one is broadcast
     return terms[0], terms[1], result

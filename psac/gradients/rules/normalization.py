@@ -15,7 +15,7 @@ from ..contributions import Dense
 from ..loops import loops
 from ..memory import SCRATCH_BYTES, scratch, slices
 from ..precision import wide
-from .physical import are_records, detached, physically
+from .physical import are_records, detached, physically, shaped
 
 if TYPE_CHECKING:
     from ..recorder import Recorder, Uses
@@ -44,9 +44,7 @@ def layer_norm(
         return NotImplemented
     with physically():
         x, n = rec.physical(input), rec.num_samples
-        y, mean, rstd = torch.native_layer_norm(
-            x, normalized_shape, *detached(weight, bias), eps
-        )
+        y, mean, rstd = torch.native_layer_norm(x, normalized_shape, *detached(weight, bias), eps)
 
         def uses(grad: Tensor) -> Uses:
             sides = (t.reshape(n, -1, math.prod(normalized_shape)) for t in (grad, x))
@@ -96,11 +94,12 @@ def group_norm(
         )
 
         def uses(grad: Tensor) -> Uses:
-            sums = group_norm_sums(positions_last(grad), positions_last(frames), mean, rstd)
+            grad = positions_last(grad.flatten(0, 1))
+            sums = group_norm_sums(grad, positions_last(frames), mean, rstd)
             return affine(weight, bias, of_samples(rec, *sums))
 
-        y = rec.tap("group_norm", y, [weight, bias], uses, [frames])
-        return rec.of_records(y.view(x.shape))
+        y = shaped(y, x.shape)
+        return rec.of_records(rec.tap("group_norm", y, [weight, bias], uses, [frames]))
 
 
 def group_norm_sums(
@@ -171,14 +170,14 @@ def batch_norm(
         )
 
         def uses(grad: Tensor) -> Uses:
-            grad, inputs = (positions_last(wide(t)) for t in (grad, frames))
+            grad, inputs = (positions_last(wide(t)) for t in (grad.flatten(0, 1), frames))
             factor = (wide(running_var) + eps).rsqrt()
             centred = inputs - wide(running_mean).unsqueeze(-1)
             sums = (grad * centred).sum(2) * factor, grad.sum(2)
             return affine(weight, bias, of_samples(rec, *sums))
 
-        y = rec.tap("batch_norm", y, [weight, bias], uses, [frames])
-        return rec.of_records(y.view(x.shape))
+        y = shaped(y, x.shape)
+        return rec.of_records(rec.tap("batch_norm", y, [weight, bias], uses, [frames]))
 
 
 def positions_last(values: Tensor) -> Tensor:

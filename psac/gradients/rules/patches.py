@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
@@ -146,10 +147,7 @@ class Patches:
             return torch.stack([part.dense(samples) for part in self.kept], -1).view(
                 -1, *self.shape
             )
-        inputs, grad = (
-            self._samples_first(t)[samples]
-            for t in (self.inputs, self.grad)
-        )
+        inputs, grad = (self._samples_first(t)[samples] for t in (self.inputs, self.grad))
         count, frames = inputs.shape[0] * inputs.shape[1], inputs.shape[1]
         merged = self.settings.weight_gradient(
             inputs.reshape(1, -1, *inputs.shape[3:]),
@@ -168,9 +166,7 @@ class Patches:
             return torch.stack(sums, -1).view(self.shape)
         if (found := self._direct_sum(weights)) is not None:
             return found
-        inputs, grad = (
-            self._samples_first(t) for t in (self.inputs, self.grad)
-        )
+        inputs, grad = (self._samples_first(t) for t in (self.inputs, self.grad))
         factor = weights.like(grad).view(-1, *[1] * (grad.dim() - 1))
         if inputs.numel() < grad.numel():
             inputs = inputs * factor
@@ -201,10 +197,7 @@ class Patches:
         """More than that: no patch is longer than its largest number allows."""
         if self.kept:
             return torch.stack([part.mass() for part in self.kept]).sum(0)
-        inputs, grad = (
-            self._samples_first(t).flatten(1)
-            for t in (self.inputs, self.grad)
-        )
+        inputs, grad = (self._samples_first(t).flatten(1) for t in (self.inputs, self.grad))
         peak = torch.linalg.vector_norm(inputs, math.inf, dim=1).square()
         return self.inputs.shape[1] * math.prod(self.shape[2:]) * peak * square_sum(grad)
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import torch
 from torch import Tensor
 from torch._C import _functorch
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 
 # In here vmap is off: torch computes with what `Recorder.physical` gives.
 physically = temporarily_clear_interpreter_stack
+unsafe_view = torch.ops.aten._unsafe_view.default
 
 
 def are_records(*tensors: Tensor | None) -> list[bool]:
@@ -19,11 +23,9 @@ def detached(*tensors: Tensor | None) -> list[Tensor | None]:
     return [t.detach() if t is not None and t.requires_grad else t for t in tensors]
 
 
-def folded(tensor: Tensor, dims: int) -> Tensor:
-    """[n, leading..., the last `dims`] -> [n x leading, the last `dims`]."""
-    return tensor.reshape(-1, *tensor.shape[tensor.dim() - dims :])
+def shaped(output: Tensor, shape: Sequence[int]) -> Tensor:
+    """An output that nobody else has, in another shape, and no view of it for autograd.
 
-
-def unfolded(tensor: Tensor, like: Tensor, dims: int) -> Tensor:
-    """What `folded` did to `like`, undone."""
-    return tensor.reshape(*like.shape[: like.dim() - dims], *tensor.shape[1:])
+    A hook on a view is lost when the view is written in place (`F.relu_`).
+    """
+    return output if output.shape == tuple(shape) else unsafe_view(output, list(shape))

@@ -18,13 +18,11 @@ from .physical import are_records
 if TYPE_CHECKING:
     from ..recorder import Recorder
 
-# (gates from the inputs, gates from the hidden state, state) -> state; the first entry is the output
+# (gates from the inputs, gates from the hidden state, state) -> state; its first is the output
 Cell = Callable[[Tensor, Tensor, tuple[Tensor, ...]], tuple[Tensor, ...]]
 
 
-def lstm_gates(
-    inputs: Tensor, hidden: Tensor, state: tuple[Tensor, ...]
-) -> tuple[Tensor, ...]:
+def lstm_gates(inputs: Tensor, hidden: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     i, f, g, o = (inputs + hidden).chunk(4, -1)
     c = f.sigmoid() * state[1] + i.sigmoid() * g.tanh()
     return o.sigmoid() * c.tanh(), c

@@ -1,0 +1,148 @@
+"""Losses without a batching rule, which torch.vmap would compute record by record.
+
+CTC takes all records as one batch.  The others are written out in operations that vmap knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .physical import are_records, physically
+
+if TYPE_CHECKING:
+    from ..recorder import Recorder
+
+
+def reduced(values: Tensor, reduction: str) -> Tensor:
+    if reduction == "none":
+        return values
+    return values.mean() if reduction == "mean" else values.sum()
+
+
+def written_out(terms: Callable[..., Tensor]) -> Callable[..., Any]:
+    """The rule of a loss whose terms, before their reduction, are computed by `terms`."""
+
+    def rule(
+        rec: Recorder,
+        *args: Any,
+        size_average: bool | None = None,
+        reduce: bool | None = None,
+        reduction: str = "mean",
+        **kwargs: Any,
+    ) -> Any:
+        if size_average is not None or reduce is not None or not any(are_records(*args)):
+            return NotImplemented
+        with rec:
+            if reduction == "batchmean":
+                return terms(*args, **kwargs).sum() / len(args[0])
+            return reduced(terms(*args, **kwargs), reduction)
+
+    return rule
+
+
+def kl_div_terms(input: Tensor, target: Tensor, *, log_target: bool = False) -> Tensor:
+    if log_target:
+        return target.exp() * (target - input)
+    return torch.xlogy(target, target) - target * input
+
+
+def soft_margin_terms(input: Tensor, target: Tensor) -> Tensor:
+    return F.softplus(-target * input)
+
+
+def margin_ranking_terms(
+    input1: Tensor, input2: Tensor, target: Tensor, *, margin: float = 0
+) -> Tensor:
+    return (margin - target * (input1 - input2)).clamp(min=0)
+
+
+def triplet_margin_terms(
+    anchor: Tensor,
+    positive: Tensor,
+    negative: Tensor,
+    *,
+    margin: float = 1.0,
+    p: float = 2,
+    eps: float = 1e-6,
+    swap: bool = False,
+) -> Tensor:
+    near = F.pairwise_distance(anchor, positive, p, eps)
+    far = F.pairwise_distance(anchor, negative, p, eps)
+    if swap:
+        far = torch.minimum(far, F.pairwise_distance(positive, negative, p, eps))
+    return (margin + near - far).clamp(min=0)
+
+
+def multi_margin_terms(
+    input: Tensor,
+    target: Tensor,
+    *,
+    p: int = 1,
+    margin: float = 1.0,
+    weight: Tensor | None = None,
+) -> Tensor:
+    place = target.unsqueeze(-1)
+    others = torch.arange(input.shape[-1], device=input.device) != place
+    terms = (margin - input.gather(-1, place) + input).clamp(min=0) ** p * others
+    if weight is not None:
+        terms = terms * F.embedding(place, weight.unsqueeze(-1)).squeeze(-1)
+    return terms.mean(-1)
+
+
+def multilabel_margin_terms(input: Tensor, target: Tensor) -> Tensor:
+    """Labels count until the first -1."""
+    counts = (target >= 0).to(input.dtype).cumprod(-1)
+    label = target.clamp(min=0)
+    is_label = (F.one_hot(label, input.shape[-1]) * counts.unsqueeze(-1)).amax(-2)
+    margins = (1 - input.gather(-1, label).unsqueeze(-1) + input.unsqueeze(-2)).clamp(min=0)
+    terms = margins * counts.unsqueeze(-1) * (1 - is_label).unsqueeze(-2)
+    return terms.sum((-2, -1)) / input.shape[-1]
+
+
+kl_div = written_out(kl_div_terms)
+soft_margin = written_out(soft_margin_terms)
+margin_ranking = written_out(margin_ranking_terms)
+triplet_margin = written_out(triplet_margin_terms)
+multi_margin = written_out(multi_margin_terms)
+multilabel_margin = written_out(multilabel_margin_terms)
+
+
+def ctc(
+    rec: Recorder,
+    log_probs: Tensor,
+    targets: Tensor,
+    input_lengths: Tensor | Sequence[int],
+    target_lengths: Tensor | Sequence[int],
+    blank: int = 0,
+    reduction: str = "mean",
+    zero_infinity: bool = False,
+) -> Any:
+    """Log-probabilities of a record are [time, batch, classes] or [time, classes].
+
+    Targets are padded.
+    """
+    batch = log_probs.shape[1] if log_probs.dim() == 3 else 1
+    if are_records(log_probs) != [True] or (targets.dim() == 1 and batch > 1):
+        return NotImplemented
+    lengths = [torch.as_tensor(given) for given in (input_lengths, target_lengths)]
+    if not rec.serves(log_probs, targets, *lengths):
+        return NotImplemented
+    others = [rec.for_each(tensor, "ctc_loss") for tensor in (targets, *lengths)]
+    with physically():
+        n, rows = rec.num_samples, rec.num_samples * batch
+        values = rec.physical(log_probs).movedim(1, 0).flatten(1, -2)
+        labels, times, counts = (rec.physical(t).reshape(rows, -1) for t in others)
+        sizes = [times.flatten(), counts.flatten()]
+        losses = torch.ctc_loss(values, labels, *sizes, blank, 0, zero_infinity).view(n, batch)
+        if reduction == "mean":
+            losses = (losses / sizes[1].clamp(min=1).view(n, batch)).mean(1)
+        elif reduction == "sum":
+            losses = losses.sum(1)
+        elif log_probs.dim() == 2:
+            losses = losses.squeeze(1)
+        return rec.of_records(losses)
