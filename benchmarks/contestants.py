@@ -2,8 +2,9 @@
 
 Each is a function (workload, model, batch size) -> step, where step(batch) does forward, backward,
 and, for the private ones, per-sample norms, weights, sums and noise for every trainable parameter,
-then SGD. Every step ends with zero_grad, so that nothing of one contestant stays in memory while
-another is measured. To add one: write the function and put it in CONTESTANTS.
+then SGD. The ordinary step is the batched one, without vmap. Every step ends with zero_grad, so
+that nothing of one contestant stays in memory while another is measured. To add one: write the
+function and put it in CONTESTANTS.
 
 The learning rate is so small that weights and gradients stay what they were at the start: all
 contestants do the same arithmetic in every step. Noise is std 1 on the sum at sensitivity 1.
@@ -18,7 +19,6 @@ from collections.abc import Callable
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.profiler import record_function
 
 from benchmarks.workloads import Batch, Workload
 
@@ -47,17 +47,15 @@ def ordinary(workload: Workload, model: nn.Module, batch_size: int) -> Step:
 
 
 def psac(workload: Workload, model: nn.Module, batch_size: int) -> Step:
-    """This library as it is used: `make_private`, and the user's own three lines.
+    """This library as it is used: `make_private` and `private.step(loss, batch)`.
 
     Batches are handed out as its loader does it, without loading: that takes what it takes for all.
     """
-    from psac.clipping import PSAC
-    from psac.private import make_private
+    from psac import PSAC, make_private
 
-    optimizer = _sgd(model)
     private = make_private(
         model,
-        optimizer,
+        _sgd(model),
         range(batch_size),
         batch_size=batch_size,
         steps=10**9,
@@ -66,36 +64,25 @@ def psac(workload: Workload, model: nn.Module, batch_size: int) -> Step:
     )
 
     def step(batch: Batch) -> None:
-        private.hand_out(len(batch), last=True)
-        workload.loss(model, batch).backward()
-        optimizer.step()
-        optimizer.zero_grad()
+        private.hand_out(batch, last=True)
+        private.step(workload.loss, batch)
 
     return step
 
 
 def engine(workload: Workload, model: nn.Module, batch_size: int) -> Step:
-    """The engine of this library alone: one backward, weighted sums, noise, no bookkeeping."""
-    from psac.clipping import PSAC
-    from psac.gradients import Engine
-    from psac.noise import SecureGenerator, add_noise_
+    """The engine of this library alone: the weighted sums, without noise and bookkeeping."""
+    from psac import PSAC
+    from psac.gradients import ClippedSum, Evaluator
 
-    clipping = PSAC(bound=BOUND)
     optimizer = _sgd(model)
-    attached = Engine(model, clipping=clipping, loss_reduction="mean").attach()
+    total = ClippedSum(Evaluator(model), PSAC(bound=BOUND))
     parameters = dict(model.named_parameters())
-    generator, std = SecureGenerator(), NOISE_MULTIPLIER * clipping.bound
 
     def step(batch: Batch) -> None:
-        workload.loss(model, batch).backward()
-        with record_function("psac: collect"):
-            sums = attached.collect()
-        with record_function(
-            "psac: noise"
-        ):  # not torch operators: unseen in a profile but for this
-            add_noise_(sums.values(), std=std, generator=generator, scale=1 / batch_size)
-        for name, total in sums.items():
-            parameters[name].grad = total.to(parameters[name].dtype)
+        total.add(workload.loss, batch)
+        for name, value in total.collect().items():
+            parameters[name].grad = value.div_(batch_size)
         optimizer.step()
         optimizer.zero_grad()
 
@@ -202,6 +189,7 @@ TITLES = {
     "opacus_hooks": "Opacus hooks",
     "vmap": "torch.func vmap",
 }
+WITHOUT_NOISE = ("ordinary", "engine")
 
 
 class ParameterNotUpdatedError(RuntimeError):
@@ -218,15 +206,18 @@ def check_every_parameter_moved(model: nn.Module, before: dict[str, Tensor]) -> 
         )
 
 
-def warmed_up(name: str, workload: Workload, batch: Batch, *, seed: int, steps: int = 2) -> Step:
-    """A contestant's step, warmed up and seen to do its work."""
+def warmed_up(name: str, workload: Workload, batch: Batch, *, seed: int, steps: int = 3) -> Step:
+    """A contestant's step, warmed up and seen to do its work.
+
+    psac takes other ways in its first two steps (memory.py).
+    """
     model = workload.build(seed=seed)
     step = CONTESTANTS[name](workload, model, len(batch))
     before = {n: p.detach().clone() for n, p in model.named_parameters() if p.requires_grad}
     for _ in range(steps):
         step(batch)
-    # The ordinary step is exempt: without noise, an attention's key bias has gradient zero.
-    if name != "ordinary":
+    # Without noise a parameter may stay as it is: an attention's key bias has gradient zero.
+    if name not in WITHOUT_NOISE:
         check_every_parameter_moved(model, before)
     return step
 

@@ -9,8 +9,8 @@ and whatever a contestant keeps between steps. What makes it trustworthy:
   buffers, huge pages are off: resident memory is then what is alive, not what was once used;
 - it is repeated in new processes, and beside it stands the exact peak of live tensor bytes from
   torch's allocator, which knows nothing of scratch space inside kernels but never varies.
-`first` is the peak of the first four steps, in which psac plans and proves its computation (it does
-so again at steps 8, 16, ...), `steady` of later ones.
+`first` is the peak of the first two steps, in which psac compares its gradients with plain autograd
+and learns how large activations are; `steady` is that of later ones.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from benchmarks.records import ROOT, error_text
 from benchmarks.workloads import WORKLOADS, Batch, Workload, transformer
 
 MEGABYTE = 2**20
-FIRST_STEPS = 4
+FIRST_STEPS = 2
 STEADY_STEPS = 2  # the peak repeats to within 0.2 MB: more steps would only cost time
 SMALL_BATCH = 7  # a size that no other dimension of the workloads has
 ENVIRONMENT = {

@@ -6,7 +6,7 @@ A contestant that cannot run stands in its cell as such, with the reason in a no
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -175,8 +175,8 @@ def markdown(folder: Path, *, sweeps_at: str | None = None) -> str:
             "Peak memory of one full step beyond model and batch, over the ordinary step's "
             "(each in its own process).",
             ratio_table(memory, kind="memory", notes=notes),
-            _proofs(memory),
         ]
+    parts += [text] if (text := _first_steps(speed, memory)) else []
     if sweeps and sweeps_at:
         titles = "; ".join(record["title"] for record in sweeps.values())
         parts += [f"How cost grows is in [a table of its own]({sweeps_at}): {titles}."]
@@ -192,19 +192,22 @@ def markdown(folder: Path, *, sweeps_at: str | None = None) -> str:
     return "\n\n".join([*parts, _caption(everything)]) + "\n"
 
 
-def _proofs(memory: Mapping[str, Any]) -> str:
-    """What the steps take that the tables leave out."""
-    ratios = [
-        found["first_ratio"]
-        for record in memory.values()
-        if (found := record["contestants"].get("psac", {})).get("first_ratio") is not None
-    ]
-    if not ratios:
+def _first_steps(speed: dict[str, Record], memory: dict[str, Record]) -> str:
+    """What psac's first steps take, which the tables leave out."""
+
+    def span(found: dict[str, Record], field: str) -> str:
+        figures = [record["contestants"].get("psac", {}).get(field) for record in found.values()]
+        ratios = [ratio for ratio in figures if ratio is not None]
+        return f"{min(ratios):.1f}x to {max(ratios):.1f}x" if ratios else ""
+
+    time, peak = span(speed, "first_step_ratio"), span(memory, "first_ratio")
+    costs = [f"{time} the time of an ordinary step"] if time else []
+    costs += [f"{peak} its memory"] if peak else []
+    if not costs:
         return ""
     return (
-        "Steps 1, 2, 4, 8, ... in which psac proves its computation on single samples are not in "
-        f"the table: the first of them take {min(ratios):.2f}x to {max(ratios):.2f}x, most where "
-        "batches are small beside the model."
+        "The first step of a run, in which psac compares its gradients with plain autograd on a "
+        f"few records, is not in the tables: it takes {' and '.join(costs)}."
     )
 
 

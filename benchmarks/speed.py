@@ -9,7 +9,8 @@ slower than the fastest joins only every few rounds, or it would eat the precisi
 As in training, a step follows others of its kind: a run is as many as take a tenth of a second,
 after one that is not timed, which finds the caches as another contestant left them.  And the
 allocator keeps what it has: whether a step gets fresh memory, which is dear, would else depend on
-who ran before.
+who ran before.  The first step of a fresh model is timed apart: in it psac compares its gradients
+with plain autograd.
 
 >>> lower_quartile([4.0, 1.0, 2.0, 3.0, 9.0])
 2.0
@@ -28,11 +29,12 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.contestants import warmed_up
+from benchmarks.contestants import CONTESTANTS, warmed_up
 from benchmarks.records import error_text
 from benchmarks.workloads import Batch, Workload
 
 SHORTEST_RUN = 0.1  # seconds
+FRESH_MODELS = 3  # whose first steps are timed
 SLOW = 4.0  # a contestant joins every n-th round when it is n times this factor slower
 
 Run = Callable[[], object]
@@ -137,18 +139,44 @@ def measure(
     """Time the contestants on a workload; one that cannot run is recorded with its reason."""
     batch = workload.make_batch(seed=seed)
     runs: dict[str, Run] = {}
+    first: dict[str, float] = {}
     failed: dict[str, dict[str, Any]] = {}
     for name in contestants:
         try:
-            runs[name] = bound_run(name, workload, batch, seed=seed)
+            run = bound_run(name, workload, batch, seed=seed)
+            first[name] = first_step_seconds(name, workload, batch, seed=seed)
+            runs[name] = run
         except Exception as error:  # noqa: BLE001 - whatever a library raises is its result
             failed[name] = {"status": "cannot run", "error": error_text(error)}
     keep_memory()
     times = interleave(
         runs, budget_seconds=seconds, seed=seed, min_runs=min_runs, steps=steps_of(runs)
     )
-    figures = summarise(times) | failed
+    figures = with_first_steps(summarise(times), first) | failed
     return {name: figures[name] for name in contestants}
+
+
+def first_step_seconds(name: str, workload: Workload, batch: Batch, *, seed: int) -> float:
+    """The shortest first step of a few fresh models; all code was loaded before."""
+    seconds = []
+    for _ in range(FRESH_MODELS):
+        step = CONTESTANTS[name](workload, workload.build(seed=seed), len(batch))
+        start = time.perf_counter()
+        step(batch)
+        seconds.append(time.perf_counter() - start)
+    return min(seconds)
+
+
+def with_first_steps(
+    figures: dict[str, dict[str, Any]], first: Mapping[str, float]
+) -> dict[str, dict[str, Any]]:
+    """First steps beside the others, as multiples of the ordinary step that is not the first."""
+    base = figures.get("ordinary", {}).get("lower_quartile_seconds")
+    for name, figure in figures.items():
+        figure["first_step_seconds"] = round(first[name], 6)
+        if base:
+            figure["first_step_ratio"] = round(first[name] / base, 4)
+    return figures
 
 
 def steps_of(runs: Mapping[str, Run]) -> dict[str, int]:

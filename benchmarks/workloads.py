@@ -24,7 +24,10 @@ from benchmarks import networks
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
-    """Model inputs by keyword (empty name: the one positional input) and class labels."""
+    """Model inputs by keyword (empty name: the one positional input) and class labels.
+
+    psac takes it as it is: a dataclass of tensors, the records along their first axis.
+    """
 
     inputs: dict[str, Tensor]
     labels: Tensor
@@ -69,7 +72,7 @@ class Workload:
         return F.cross_entropy(self.logits(model, batch.inputs), batch.labels, reduction="none")
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        """Their mean."""
+        """Their mean; on a batch of one record that record's loss, as `private.step` wants it."""
         return F.cross_entropy(self.logits(model, batch.inputs), batch.labels)
 
     def resized(self, batch_size: int) -> Workload:

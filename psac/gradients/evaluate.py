@@ -100,6 +100,7 @@ class Vectorized:
 
         with torch.enable_grad(), disable_saved_tensors_hooks(NO_HOOKS), without_branches():
             losses = torch.vmap(one, randomness=randomness)(*inputs)
+        rec.forget_copies()
         measured = self._backward(rec, losses)
         self.activation_bytes = max(self.activation_bytes, measured.activation_bytes)
         signature = tuple(rec.operations), tuple(measured.methods.items())

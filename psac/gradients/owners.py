@@ -61,9 +61,9 @@ class Codes:
         """What losses are multiplied by in pass k."""
         return self.values[self.digits[k][:-1]]
 
-    def digits_of(self, first: Tensor, coded: Tensor, guess: Tensor) -> Tensor:
+    def digits_of(self, first: Tensor, coded: Tensor, guess: Tensor | None) -> Tensor:
         """The code of each row of two gradients [m, f]; `guess` is tried first."""
-        if torch.equal(coded, first * self._factors(guess, first)):
+        if guess is not None and torch.equal(coded, first * self._factors(guess, first)):
             return guess
         if not first.numel():
             return torch.full((len(first),), NOBODY, device=first.device)

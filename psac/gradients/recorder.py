@@ -151,6 +151,10 @@ class Recorder(TorchFunctionMode):
             self.rules[key][rule] = None
         return self._copies[key]
 
+    def forget_copies(self) -> None:
+        """The function is over: nobody needs them as tensors of records any more."""
+        self._copies = {}
+
     def for_each(self, tensor: Tensor, rule: str) -> Tensor:
         """A tensor of records, whatever it was."""
         if is_wrapped(tensor):

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from collections import deque
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Container, Iterable
 from typing import Any
 
@@ -23,6 +23,8 @@ from .loops import loops
 from .watch import parts_of, storage_of
 
 PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size)
+# Others may do anything when they are read or copied: their content is compared, not restored.
+PLAIN_CONTAINERS = (dict, list, set, deque, OrderedDict, defaultdict)
 DEEPEST = 20
 SMALL = 2**20  # bytes: larger tensors are summed by torch, on all threads
 
@@ -65,7 +67,7 @@ class State:
             self._values.append((value, value.detach().clone()))
 
     def _visit_container(self, path: str, value: Any, depth: int) -> None:
-        if isinstance(value, (dict, list, set, deque)):
+        if type(value) in PLAIN_CONTAINERS:
             self._contents.append((value, copy.copy(value)))
         elif isinstance(getattr(value, "__dict__", None), dict):
             self._contents.append((value.__dict__, dict(value.__dict__)))
@@ -120,6 +122,9 @@ def same_items(first: Any, second: Any) -> bool:
 def is_library(value: Any) -> bool:
     """Python modules, and functions and objects of torch and psac: they keep no record."""
     if type(value).__name__ in ("module", "builtin_function_or_method", "method_descriptor"):
+        return True
+    code = getattr(value, "__code__", None)
+    if code is not None and "site-packages" in code.co_filename:
         return True
     home = getattr(value, "__module__", None) or ""
     is_theirs = home.split(".")[0] in ("torch", "psac", "numpy", "builtins")

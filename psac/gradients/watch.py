@@ -158,7 +158,7 @@ def parts_of(value: Any) -> list[tuple[str, Any]]:
             inner |= vars(value)[store]
         return [(f".{name}", part) for name, part in inner.items()]
     if isinstance(value, dict):
-        return [(f"[{key!r:.40}]", part) for key, part in list(value.items())]
+        return [(f"[{key!r:.40}]", part) for key, part in list(dict.items(value))]
     if isinstance(value, (list, tuple, set, frozenset)) or type(value).__name__ == "deque":
         return [(f"[{k}]", part) for k, part in enumerate(list(value))]
     if callable(value) and hasattr(value, "__code__"):

@@ -1,4 +1,4 @@
-"""Every model of the table against a loop over samples by plain autograd."""
+"""Every model of the table against a loop over records by plain autograd."""
 
 from __future__ import annotations
 
@@ -8,12 +8,10 @@ import pytest
 import torch
 
 import psac
+from psac.gradients import ClippedSum, Evaluator
 from tests import oracles
-from tests.gradients import unusual  # noqa: F401  # more rows
 from tests.gradients.cases import CASES
 
-# Rows of these have no fixed place in the batch: the loop over samples serves them, and says so.
-LOOPED = {"packed_lstm", "mixture_of_experts"}
 TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-9}
 
 
@@ -24,30 +22,34 @@ def dtype(request):
     torch.set_default_dtype(torch.float32)
 
 
-def announced(name: str):
-    return pytest.warns(psac.SlowPathWarning) if name in LOOPED else contextlib.nullcontext()
+def announced(way: str):
+    """What is computed one record at a time is announced, and nothing else is."""
+    return pytest.warns(psac.SlowPathWarning) if way == "alone" else contextlib.nullcontext()
+
+
+def hold_to_the_loop(model, loss, batch, way, tolerance) -> None:
+    """Norms and weighted sums are those of plain autograd, had in the stated way."""
+    gradients = oracles.gradients(model, loss, batch)
+    expected = oracles.norms(gradients)
+    total = ClippedSum(Evaluator(model), psac.PSAC(r=0.1))
+    with announced(way):
+        sensitive = total.add(loss, batch)
+    assert sensitive.way == way
+    close = {"rtol": tolerance, "atol": tolerance * 1e-3}
+    torch.testing.assert_close(sensitive.norms.double(), expected, **close)
+    truth = oracles.weighted_sum(gradients, [oracles.psac_weight(x) for x in expected.tolist()])
+    sums = total.collect()
+    assert sums.keys() == truth.keys()
+    size = sum(float(g.abs().square().sum()) for g in truth.values()) ** 0.5
+    for name, value in truth.items():
+        torch.testing.assert_close(
+            sums[name].to(value.dtype), value, rtol=tolerance, atol=tolerance * size
+        )
 
 
 @pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
 @pytest.mark.parametrize("name", CASES)
 def test_norms_and_sums_equal_the_loop(name, dtype):
     torch.manual_seed(0)
-    model, batch, loss_fn, take, n = CASES[name]()
-    gradients = oracles.loop_gradients(model, loss_fn, batch, take, n)
-    expected = oracles.norms(gradients)
-    with announced(name):
-        norms = psac.per_sample_norms(model, loss_fn, batch)
-    assert norms.shape == (n,)
-    torch.testing.assert_close(
-        norms.double(), expected, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype] * 1e-3
-    )
-
-    with announced(name):
-        sums = psac.weighted_gradient(model, loss_fn, batch, psac.PSAC(r=0.1))
-    truth = oracles.weighted_sum(gradients, [oracles.psac_weight(x) for x in expected.tolist()])
-    assert sums.keys() == truth.keys()
-    size = sum(float(g.square().sum()) for g in truth.values()) ** 0.5
-    for key, value in truth.items():
-        torch.testing.assert_close(
-            sums[key].double(), value, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype] * size
-        )
+    model, batch, loss, way = CASES[name]()
+    hold_to_the_loop(model, loss, batch, way, TOLERANCE[dtype])

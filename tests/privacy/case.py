@@ -97,6 +97,8 @@ def measure_once(this: Case, clipping: psac.ClippingRule, order: str) -> Outcome
         except Exception as error:  # noqa: BLE001 - whatever it is, it goes into the table
             return Outcome("raised", message=f"{type(error).__name__}: {plain(error)}")
     own, elsewhere = difference(*worlds)
+    if worlds[0].replaced:
+        own /= 2  # one record goes and another comes
     ratio, ways = max(own, elsewhere), sorted({way for world in worlds for way in world.ways})
     if own <= LARGEST and elsewhere <= ELSEWHERE:
         return Outcome("isolated", ratio, ways=ways)

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import attention, convolution, embedding, losses, matrix, normalization, recurrent
+from . import attention, chance, convolution, embedding, losses, matrix, normalization, recurrent
 
 Rule = Callable[..., Any]
 
@@ -47,6 +47,8 @@ FUNCTIONS: dict[Rule, tuple[Any, ...]] = {
     embedding.index_select: (torch.index_select, Tensor.index_select),
     embedding.embedding_bag: (torch.nn.functional.embedding_bag,),
     attention.attention: (torch.nn.functional.scaled_dot_product_attention,),
+    chance.rand: (torch.rand,),
+    chance.randn: (torch.randn,),
     recurrent.lstm: (torch.lstm,),
     recurrent.gru: (torch.gru,),
     recurrent.rnn_tanh: (torch.rnn_tanh,),

@@ -90,8 +90,6 @@ rows(
     "grid_sampling",
     lambda: nn.Conv2d(4, 4, 1),
     IMAGES,
-    lambda m, x: F.grid_sample(
-        m(x), m(x)[:, :2].permute(0, 2, 3, 1).tanh(), align_corners=False
-    ),
+    lambda m, x: F.grid_sample(m(x), m(x)[:, :2].permute(0, 2, 3, 1).tanh(), align_corners=False),
 )
 rows("dropout_of_nothing", lambda: nn.Sequential(nn.Linear(4, 6), nn.Dropout(0.0)), (5, 3, 4))

@@ -57,7 +57,9 @@ rows(
 rows("mha_mask_of_each_head", *heads(of_itself(attn_mask=torch.ones(2, 3, 3).triu(1).bool())))
 rows(
     "mha_mask_of_the_record",
-    *heads(lambda m, x: m(x, x, x, attn_mask=0.1 * x[:, :, :3].expand(2, 3, 3), need_weights=False)),
+    *heads(
+        lambda m, x: m(x, x, x, attn_mask=0.1 * x[:, :, :3].expand(2, 3, 3), need_weights=False)
+    ),
 )
 rows(
     "mha_key_padding",

@@ -154,7 +154,12 @@ raw(
     a=(4, 2),
     b=(4, 2),
 )
-raw("columns_by_index_select", lambda m, x: m.t.index_select(1, x[0].argmax(-1)), (5, 3, 4), t=(2, 4))
+raw(
+    "columns_by_index_select",
+    lambda m, x: m.t.index_select(1, x[0].argmax(-1)),
+    (5, 3, 4),
+    t=(2, 4),
+)
 raw(
     "entries_by_gather",
     lambda m, x: m.table.gather(1, x[0].argsort(-1)),

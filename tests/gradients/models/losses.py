@@ -52,10 +52,12 @@ by_class(
 by_class("nll", lambda out, y, x: F.nll_loss(out.log_softmax(-1), y))
 by_class(
     "binary_cross_entropy",
-    lambda out, y, x: F.binary_cross_entropy_with_logits(
-        out, one_hot(y, x), pos_weight=torch.tensor([1.0, 2, 3], dtype=x.dtype)
-    )
-    + F.binary_cross_entropy(out.sigmoid(), one_hot(y, x)),
+    lambda out, y, x: (
+        F.binary_cross_entropy_with_logits(
+            out, one_hot(y, x), pos_weight=torch.tensor([1.0, 2, 3], dtype=x.dtype)
+        )
+        + F.binary_cross_entropy(out.sigmoid(), one_hot(y, x))
+    ),
 )
 by_class(
     "regression",
@@ -74,7 +76,9 @@ by_class(
         out.log_softmax(-1), x.log_softmax(-1), reduction="sum", log_target=True
     ),
 )
-by_class("kl_div_module", lambda out, y, x: nn.KLDivLoss(reduction="none")(out, one_hot(y, x)).sum())
+by_class(
+    "kl_div_module", lambda out, y, x: nn.KLDivLoss(reduction="none")(out, one_hot(y, x)).sum()
+)
 by_class("soft_margin", lambda out, y, x: F.soft_margin_loss(out, signs(y, x)))
 by_class("hinge", lambda out, y, x: F.hinge_embedding_loss(out, signs(y, x)))
 by_class("multi_margin", lambda out, y, x: F.multi_margin_loss(out, y))

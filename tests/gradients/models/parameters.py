@@ -22,7 +22,12 @@ raw("lerp", lambda m, x: torch.lerp(x, x.sin(), m.w), X, w=(4,))
 raw("addcmul", lambda m, x: torch.addcmul(x, x, m.w).addcdiv(m.v, x.exp()), X, w=(4,), v=(4,))
 raw("cdist", lambda m, x: torch.cdist(x @ m.w, m.centres), X, w=(4, 2), centres=(6, 2))
 raw("cumulative", lambda m, x: torch.cumsum(x * m.a, 1), X, a=(4,))
-raw("scatter_add", lambda m, x: x.new_zeros(4, 4).scatter_add(0, x[0].argsort(1), x[0] * m.w), X, w=(4,))
+raw(
+    "scatter_add",
+    lambda m, x: x.new_zeros(4, 4).scatter_add(0, x[0].argsort(1), x[0] * m.w),
+    X,
+    w=(4,),
+)
 raw("solve", lambda m, x: torch.linalg.solve(m.w + 3 * torch.eye(4), x.mT), X, w=(4, 4))
 raw("layer_scale", lambda m, x: x + m.scale * (x @ m.w).tanh(), X, scale=(4,), w=(4, 4))
 raw(
@@ -99,7 +104,13 @@ raw("weight_slices_apart", lambda m, x: x @ m.w[:, :2] + x @ m.w[:, 2:], X, w=(4
 raw("weight_and_its_slice", lambda m, x: x @ m.w + (x @ m.w[:, :1]).tanh(), X, w=(4, 4))
 raw("chunks", lambda m, x: torch.cat([x @ w for w in m.w.chunk(3, 1)], -1).tanh(), X, w=(4, 6))
 raw("regulariser", lambda m, x: (x @ m.w).tanh() + m.w.square().sum(), X, w=(4, 2))
-raw("regulariser_of_another", lambda m, x: (x @ m.w).tanh() + m.v.square().sum(), X, w=(4, 2), v=(3,))
+raw(
+    "regulariser_of_another",
+    lambda m, x: (x @ m.w).tanh() + m.v.square().sum(),
+    X,
+    w=(4, 2),
+    v=(3,),
+)
 raw("no_record_at_all", lambda m, x: m.w.square(), X, w=(4,))
 raw("unused_parameter", lambda m, x: x @ m.w, VECTOR, w=(4, 2), nothing=(3,))
 raw("bias_on_everything", lambda m, x: F.linear(x, m.w, m.b) * m.b, X, w=(2, 4), b=(2,))
@@ -114,7 +125,13 @@ raw("exponential_of_weight", lambda m, x: x @ torch.linalg.matrix_exp(m.w), X, w
 raw("low_rank", lambda m, x: x @ (m.w + m.a @ m.b), X, w=(4, 3), a=(4, 1), b=(1, 3))
 raw("viewed_weight", lambda m, x: F.linear(x, m.w.view(2, 4)), X, w=(8,))
 raw("strided_weight", lambda m, x: F.linear(x.view(1, 2, 6).mT, m.w[:, ::2]), X, w=(2, 4))
-raw("convolution_by_hand", lambda m, x: F.conv1d(x, m.w.flip(-1), m.b, padding=1), X, w=(2, 3, 3), b=(2,))
+raw(
+    "convolution_by_hand",
+    lambda m, x: F.conv1d(x, m.w.flip(-1), m.b, padding=1),
+    X,
+    w=(2, 3, 3),
+    b=(2,),
+)
 raw(
     "filter_of_the_record",
     lambda m, x: F.conv1d(m.signal, (x[0] @ m.w).view(1, 3, 3)),

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tests.gradients.cases import rows
+from tests.gradients.table import rows
 
 
 class ShiftedWindows(nn.Module):
@@ -144,14 +144,14 @@ class Prototypes(nn.Module):
         return -torch.cdist(self.layer(x), self.prototypes)
 
 
-rows("shifted_windows", ShiftedWindows, 5, 2, 8, 8)
-rows("fourier_layer", Spectral, 5, 1, 16)
-rows("spatial_transformer", SpatialTransformer, 5, 1, 6, 6)
-rows("hypernetwork", Hypernetwork, 5, 4)
-rows("state_space", StateSpace, 5, 6, 4)
-rows("latents", Latents, 5, 7, 4)
-rows("locally_connected", LocallyConnected, 4, 1, 5, 5)
-rows("modulated", Modulated, 4, 1, 5, 5)
-rows("solved_system", Solved, 5, 4)
-rows("splines", Splines, 5, 4)
-rows("prototypes", Prototypes, 5, 4)
+rows("shifted_windows", ShiftedWindows, (5, 2, 8, 8))
+rows("fourier_layer", Spectral, (5, 1, 16))
+rows("spatial_transformer", SpatialTransformer, (5, 1, 6, 6))
+rows("hypernetwork", Hypernetwork, (5, 4))
+rows("state_space", StateSpace, (5, 6, 4))
+rows("latents", Latents, (5, 7, 4))
+rows("locally_connected", LocallyConnected, (4, 1, 5, 5))
+rows("modulated", Modulated, (4, 1, 5, 5))
+rows("solved_system", Solved, (5, 4))
+rows("splines", Splines, (5, 4))
+rows("prototypes", Prototypes, (5, 4))
