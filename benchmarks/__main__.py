@@ -1,4 +1,4 @@
-"""The command line: `python -m benchmarks [speed|memory|scaling|noise|profile|report|all]`.
+"""The command line: `python -m benchmarks [speed|memory|scaling|noise|models|profile|report|all]`.
 
 Every workload's result is written as soon as it is there, and what is already measured for this
 very code, machine and settings is not measured again (`--fresh` does). Quick runs go to a folder
@@ -15,11 +15,13 @@ from typing import Any
 
 import torch
 
-from benchmarks import memory, noise, profiles, records, report, scaling, speed
+from benchmarks import memory, noise, profiles, records, report, scaling, speed, survey, survey_page
 from benchmarks.contestants import CONTESTANTS, silence_known_warnings
+from benchmarks.models import MODELS
 from benchmarks.workloads import WORKLOADS
 
-TASKS = ("speed", "memory", "scaling", "noise", "profile", "report")
+TASKS = ("speed", "memory", "scaling", "noise", "models", "profile", "report")
+PAGE = records.ROOT / "docs" / "models-table.md"
 SCALED = ("ordinary", "psac", "opacus_ghost")
 PROFILED = ("psac", "engine", "ordinary")
 
@@ -31,6 +33,7 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=list(WORKLOADS))
     result.add_argument("--contestants", nargs="+", choices=CONTESTANTS, default=None)
     result.add_argument("--sweeps", nargs="+", choices=scaling.SWEEPS, default=list(scaling.SWEEPS))
+    result.add_argument("--only", nargs="+", choices=MODELS, metavar="MODEL", default=list(MODELS))
     result.add_argument("--seconds", type=float, default=60.0, help="time budget per workload")
     result.add_argument("--repeats", type=int, default=2, help="processes per memory figure")
     result.add_argument("--seed", type=int, default=0)
@@ -144,6 +147,17 @@ def _noise(options: argparse.Namespace) -> None:
     )
 
 
+def _models(options: argparse.Namespace) -> None:
+    survey.run(
+        options.output,
+        options.only,
+        seconds=options.seconds / 40,
+        seed=options.seed,
+        fresh=options.fresh,
+    )
+    _page(options)
+
+
 def _profile(options: argparse.Namespace) -> None:
     contestants = options.contestants or list(PROFILED)
     for name in options.workloads:
@@ -156,6 +170,14 @@ def _report(options: argparse.Namespace) -> None:
     readme = None if options.quick else records.ROOT / "README.md"
     for path in report.write(options.output, readme=readme):
         print(f"wrote {path.name}", flush=True)
+    _page(options)
+
+
+def _page(options: argparse.Namespace) -> None:
+    """The page of the survey, from the results that are kept."""
+    kept = options.output.resolve() == records.ROOT / "results" / "bench"
+    for path in survey_page.write(options.output, PAGE if kept else None):
+        print(f"wrote {path.name}", flush=True)
 
 
 RUN: dict[str, Callable[[argparse.Namespace], None]] = {
@@ -163,6 +185,7 @@ RUN: dict[str, Callable[[argparse.Namespace], None]] = {
     "memory": _memory,
     "scaling": _scaling,
     "noise": _noise,
+    "models": _models,
     "profile": _profile,
     "report": _report,
 }

@@ -19,6 +19,7 @@ import platform
 import re
 import shlex
 import sys
+from collections.abc import Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -26,16 +27,17 @@ from typing import Any
 import torch
 
 ROOT = Path(__file__).resolve().parent.parent
+SOURCES = tuple(ROOT / "benchmarks" / f"{n}.py" for n in ("networks", "workloads", "contestants"))
 KINDS = ("speed", "memory", "scaling", "noise")
 PACKAGES = ("psac", "torch", "opacus", "transformers", "peft", "numpy")
 
 Record = dict[str, Any]
 
 
-def source_digest() -> str:
-    """A fingerprint of the code that is measured: psac, the workloads and the contestants."""
+def source_digest(sources: Sequence[Path] = SOURCES) -> str:
+    """A fingerprint of the code that is measured: psac, and what it is measured on."""
     files = sorted(f for f in (ROOT / "psac").rglob("*") if f.suffix in (".py", ".c"))
-    files += [ROOT / "benchmarks" / f"{n}.py" for n in ("networks", "workloads", "contestants")]
+    files += sources
     digest = hashlib.sha256()
     for file in files:
         digest.update(file.relative_to(ROOT).as_posix().encode())
@@ -77,9 +79,11 @@ def command() -> str:
     return shlex.join(["python", "-m", "benchmarks", *map(without_folders, sys.argv[1:])])
 
 
-def new_record(kind: str, name: str, *, settings: dict[str, Any]) -> Record:
+def new_record(
+    kind: str, name: str, *, settings: dict[str, Any], sources: Sequence[Path] = SOURCES
+) -> Record:
     """An empty record; `key` tells whether an older file answers the same question."""
-    digest, env = source_digest(), environment()
+    digest, env = source_digest(sources), environment()
     question = json.dumps([kind, name, settings, digest, env], sort_keys=True)
     return {
         "kind": kind,

@@ -179,13 +179,18 @@ def with_first_steps(
     return figures
 
 
-def steps_of(runs: Mapping[str, Run]) -> dict[str, int]:
+def steps_of(
+    runs: Mapping[str, Run],
+    *,
+    shortest_run: float = SHORTEST_RUN,
+    clock: Callable[[], float] = time.perf_counter,
+) -> dict[str, int]:
     """How many steps make a run."""
     steps = {}
     for name, run in runs.items():
-        start = time.perf_counter()
+        start = clock()
         run()
-        steps[name] = math.ceil(SHORTEST_RUN / (time.perf_counter() - start))
+        steps[name] = math.ceil(shortest_run / (clock() - start))
     return steps
 
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import copy
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, default_collate
 
 from psac import sampling
+from psac.collation import ByLength, Collated, ProbingCollate
 from psac.errors import PrivacyError
 from psac.loading import loader_over
 from psac.plan import positive
@@ -30,7 +31,12 @@ class Loader:
     """
 
     def __init__(
-        self, private: Any, data: Any, sampler: Sampler, physical_batch_size: int | None
+        self,
+        private: Any,
+        data: Any,
+        sampler: Sampler,
+        physical_batch_size: int | None,
+        lengths: Sequence[int] | None = None,
     ) -> None:
         if physical_batch_size is not None:
             positive("physical_batch_size", physical_batch_size)
@@ -42,6 +48,11 @@ class Loader:
         self._left = 0  # steps of this pass that are not drawn yet
         self._pass = 0
         self._data = loader_over(data, _Batches(self))
+        collate = self._data.collate_fn
+        if lengths:
+            self._data.collate_fn = ByLength(collate, lengths)
+        elif not is_trusted(collate):
+            self._data.collate_fn = ProbingCollate(collate)
         self._workers = torch.Generator() if self._data.generator is None else None
         if self._workers is not None:
             self._data.generator = self._workers
@@ -67,14 +78,24 @@ class Loader:
                 self._draw()
             sizes, after = self._drawn.popleft()
             for k in range(len(sizes)):
-                batch = next(batches)
+                parts = self._parts(next(batches))
                 self._next = after
-                private.hand_out(batch, last=k == len(sizes) - 1)
-                yield batch
-                self._check(own_pass)
+                for j, (batch, probe) in enumerate(parts):
+                    last = k == len(sizes) - 1 and j == len(parts) - 1
+                    private.hand_out(batch, last=last, probe=probe)
+                    yield batch
+                    self._check(own_pass)
             if not sizes:
                 self._next = after
                 private.release()
+
+    def _parts(self, collated: Any) -> list[tuple[Any, Any]]:
+        """Batches with their probes: one, or one for each of the public lengths."""
+        if isinstance(self._data.collate_fn, ByLength):
+            return [(batch, None) for batch in collated]
+        if isinstance(collated, Collated):
+            return [(collated.batch, collated.probe)]
+        return [(collated, None)]
 
     def _reseeded(self) -> DataLoader:
         """The DataLoader, whose workers draw from a stream that belongs to this step.
@@ -129,6 +150,11 @@ class Loader:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._sampler.load_state_dict(state)
+
+
+def is_trusted(collate: Any) -> bool:
+    """Whether it is known to keep records apart: torch's default, and psac's own."""
+    return collate is default_collate or getattr(collate, "__module__", "").startswith("psac.")
 
 
 class _Batches:

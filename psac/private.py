@@ -36,9 +36,10 @@ import copy
 import dataclasses
 import math
 import secrets
+import sys
 import warnings
 import weakref
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -49,10 +50,13 @@ from psac import accounting, clipping_choice
 from psac.accounting import Ledger
 from psac.batches import Loader
 from psac.clipping import PSAC, AdaptivePSAC, ClippingRule
+from psac.collation import refuse_padding_that_counts
 from psac.errors import PrivacyError, PrivacyWarning
 from psac.gradients import ClippedSum, Evaluator, Sensitive
+from psac.gradients.chance import own_generators
+from psac.gradients.checksums import checksums
 from psac.gradients.evaluate import LossFunction
-from psac.gradients.state import fingerprint
+from psac.gradients.state import State
 from psac.gradients.training import attach, attached, modules_of, refuse_modules
 from psac.handing import Handed
 from psac.loading import dataset_of, tensors_of
@@ -63,6 +67,7 @@ from psac.sampling import Poisson, Sampling
 
 Clipping = ClippingRule | AdaptivePSAC | Mapping[str, ClippingRule]
 VERSION = 1
+OPTIMIZERS: Any = sys.modules["torch.optim.optimizer"]
 
 # By module and run: what this process has spent. A later run on a module has its own ledger.
 trained: weakref.WeakKeyDictionary[nn.Module, dict[str, Ledger]] = weakref.WeakKeyDictionary()
@@ -90,6 +95,7 @@ def make_private(
     clipping: Clipping | None = None,
     sampling: Sampling | None = None,
     physical_batch_size: int | None = None,
+    lengths: Sequence[int] | None = None,
     seed: int | None = None,
 ) -> Private:
     """Makes training of `model` by `optimizer` on `dataset` private; see the module's page.
@@ -99,7 +105,9 @@ def make_private(
     training is `epochs` or `steps`; the noise is calibrated to `epsilon` at `delta`, or given as
     `noise_multiplier`.  `clipping` is a rule, `AdaptivePSAC`, or a mapping from patterns of
     parameter names to rules; the default is `PSAC()`.  `physical_batch_size` limits memory and
-    never changes the result.  `seed` makes a run that can be repeated, and is NOT private.
+    never changes the result.  `lengths` are public lengths that records are padded to, each to the
+    least that holds it, such as (32, 64, 128).  `seed` makes a run that can be repeated,
+    and is NOT private.
     """
     rule: Clipping = PSAC() if clipping is None else clipping_choice.checked(clipping)
     records = dataset_of(dataset)
@@ -120,6 +128,7 @@ def make_private(
         plan=plan,
         clipping=rule,
         physical_batch_size=physical_batch_size,
+        lengths=lengths,
         generator=generator,
     )
 
@@ -147,6 +156,7 @@ class Private:
         plan: Plan,
         clipping: Clipping,
         physical_batch_size: int | None,
+        lengths: Sequence[int] | None,
         generator: NoiseGenerator,
     ) -> None:
         self.model, self.optimizer, self.plan, self.clipping = model, optimizer, plan, clipping
@@ -154,13 +164,15 @@ class Private:
         self.steps_taken = 0  # logical steps that were released
         self.sensitive: Sensitive | None = None  # losses and norms of the last batch: NOT private
         self.id = secrets.token_hex(8)  # a resumed run keeps it
-        self._noise = generator.spawn("noise")
+        self._noise, self._chance = generator.spawn("noise"), generator.spawn("chance")
         self._adaptive = clipping if isinstance(clipping, AdaptivePSAC) else None
         self._scale = self._adaptive.initial_scale if self._adaptive else 1.0
         self._below = 0.0  # samples of this logical batch below the scale, minus those above, / 2
         self._out: Handed | None = None  # the batch that awaits its step
+        self._after_prints: list[int] | None = None
         self._prints: list[int] | None = None  # of all tensors of the model, after the last step
-        self._stepping = self._closed = False
+        self._stepping = self._closed = self._failed = False
+        self._state: State | None = None  # before the first of several physical batches
         # Told how many steps are spent, before a gradient is handed on.
         self.on_release: Callable[[int], None] | None = None
         self.evaluator = Evaluator(model)
@@ -174,7 +186,7 @@ class Private:
             expected_batch_size=plan.expected_batch_size,
             generator=generator.spawn("sampling"),
         )
-        self.loader = Loader(self, data, sampler, physical_batch_size)
+        self.loader = Loader(self, data, sampler, physical_batch_size, lengths)
         self._gradient_noise = self._noise_for_gradients()
         self._handles: list[Any] = []
         self._attach()
@@ -195,7 +207,10 @@ class Private:
         attach(self.model, self.parameters, self)
         for parameter in [*self.parameters.values(), *self._optimized().values()]:
             parameter.grad = None  # computed without noise: the optimizer must not see it
-        self._handles = [self.optimizer.register_step_pre_hook(self._before_step)]
+        self._handles = [
+            self.optimizer.register_step_pre_hook(self._before_step),
+            self.optimizer.register_step_post_hook(self._after_step),
+        ]
         self._handles += [
             p.register_post_accumulate_grad_hook(self._refuse_backward)
             for p in self.parameters.values()
@@ -368,17 +383,43 @@ class Private:
         """
         self._refuse_unless_handed_out(batch)
         self._refuse_changes()
-        self.sensitive = self._total.add(loss, batch)  # losses, norms, weights, sums
+        assert self._out is not None
+        is_last = self._out.is_last
+        self._same_state_for_all_parts(loss, is_last)
+        self._failed = True
+        with self._own_randomness():
+            refuse_padding_that_counts(self.model, loss, batch, self._out.probe)
+            self.sensitive = self._total.add(loss, batch)  # losses, norms, weights, sums
+        self._failed, self._out = False, None
         if self._adaptive:
             norms = self.sensitive.norms
             self._below += float((norms <= self._scale).sum()) - len(norms) / 2
-        assert self._out is not None
-        is_last, self._out = self._out.is_last, None
         if is_last:
             self.release()
         else:
             self._prints = self._fingerprints()
         return is_last
+
+    @contextlib.contextmanager
+    def _own_randomness(self) -> Iterator[None]:
+        """Dropout and the like draw from a secret stream, so that no place in a batch is known.
+
+        A seed of the user's would fix which numbers the k-th record of a batch gets.
+        """
+        if not self.ledger.secure:
+            yield
+            return
+        with own_generators(int.from_bytes(self._chance.random_bytes(7), "big")):
+            yield
+
+    def _same_state_for_all_parts(self, loss: LossFunction, is_last: bool) -> None:
+        """Physical batches start from the same state: how many there are must not show in it."""
+        if self._state is not None:
+            self._state.restore()
+        elif not is_last:
+            self._state = State({"model": self.model, "loss": loss})
+        if is_last:
+            self._state = None
 
     def release(self) -> None:
         """Ledger, noise, optimizer; for loaders, which call it on an empty draw."""
@@ -406,23 +447,28 @@ class Private:
             parameter.grad = gradients[name].to(parameter.dtype)
         self._last_of_the_hooks()
         self._handed = [p.grad for p in self.parameters.values()]
-        self._handed_prints = fingerprint(self._handed) if self._others_hook() else []
+        self._handed_prints = (
+            checksums([*self._handed, *self._tensors()]) if self._others_hook() else []
+        )
         self._stepping = True
         try:
             self.optimizer.step()
+            self._refuse_hooks_afterwards()
         finally:
             self._stepping, self._handed = False, []
             for parameter in self.parameters.values():
                 parameter.grad = None
 
-    def hand_out(self, batch: Any, *, last: bool) -> None:
+    def hand_out(self, batch: Any, *, last: bool, probe: Any = None) -> None:
         """This batch awaits its step; for loaders."""
         self._refuse_left_out()
-        self._out = Handed(batch, last)
+        if self._prints is None:  # from here on the batch is known
+            self._prints = self._fingerprints()
+        self._out = Handed(batch, last, probe)
 
     def start_pass(self) -> None:
         """What was not released is forgotten; for loaders."""
-        self._out, self._below = None, 0.0
+        self._out, self._below, self._failed, self._state = None, 0.0, False, None
         self._total.discard()
 
     def _groups(self) -> Iterator[tuple[float, list[str]]]:
@@ -454,7 +500,9 @@ class Private:
             # One sample moves the count by 1/2.
             std = self._adaptive.noise_multiplier(batch, self.plan.noise_multiplier) / 2
             add_noise_([released], std=std, generator=self._noise)
-        self._scale = self._adaptive.next_scale(self._scale, float(released) / batch, self.steps_taken)
+        self._scale = self._adaptive.next_scale(
+            self._scale, float(released) / batch, self.steps_taken
+        )
         self._total.clipping = self._adaptive.rule(self._scale)
 
     # Refusals
@@ -469,11 +517,19 @@ class Private:
                 "no batch awaits a step: each batch of private.loader is given to private.step "
                 "once, while the loop over private.loader is at it."
             )
+        if self._failed:
+            raise PrivacyError(
+                "the loss function has failed on this batch. To try again with another function "
+                "would let the records of the batch decide how they are trained on: mend the "
+                "function, and begin a new pass over private.loader."
+            )
         self._out.refuse_other(batch)
         trained = [t for t in self._tensors() if t.requires_grad and isinstance(t, nn.Parameter)]
         if self._names.keys() != set(map(id, trained)):
             changed = [name for name, p in self.parameters.items() if not p.requires_grad]
-            changed += [f"a new one of shape {list(p.shape)}" for p in trained if id(p) not in self._names]
+            changed += [
+                f"a new one of shape {list(p.shape)}" for p in trained if id(p) not in self._names
+            ]
             raise PrivacyError(
                 f"{', '.join(changed[:5])}: which parameters are trained was changed after "
                 "make_private. Close the run and make a new one, which costs its own privacy; both "
@@ -490,7 +546,7 @@ class Private:
             )
 
     def _fingerprints(self) -> list[int]:
-        return fingerprint(self._tensors())
+        return checksums(self._tensors())
 
     def _tensors(self) -> list[Tensor]:
         stores = [s for m in modules_of(self.model) for s in (m._parameters, m._buffers)]
@@ -543,29 +599,43 @@ class Private:
             )
         grads = [p.grad for p in self.parameters.values()]
         same = all(a is b for a, b in zip(grads, self._handed, strict=True))
-        if not same or (self._handed_prints and fingerprint(self._handed) != self._handed_prints):
+        if not same or (
+            self._handed_prints
+            and checksums([*self._handed, *self._tensors()]) != self._handed_prints
+        ):
             raise PrivacyError(
-                "a hook on optimizer.step has changed the private gradient before the optimizer "
-                "saw it. Remove the hook. What is computed from the released gradient alone "
-                "belongs into a step of your own optimizer class."
+                "a hook on optimizer.step has changed the private gradient, or the model, before "
+                "the optimizer saw it. Remove the hook. What is computed from the released "
+                "gradient alone belongs into a step of your own optimizer class."
             )
         self._handed_prints = []  # a class whose step calls super().step() comes here again
         self._handed = grads
 
     def _others_hook(self) -> bool:
-        """Whether somebody else has hooks that run before the optimizer's step."""
-        from torch.optim import optimizer as of_torch
-
-        return len(self.optimizer._optimizer_step_pre_hooks) > 1 or bool(
-            of_torch._global_optimizer_pre_hooks
+        """Whether somebody else has hooks around the optimizer's step."""
+        return (
+            len(self.optimizer._optimizer_step_pre_hooks) > 1
+            or len(self.optimizer._optimizer_step_post_hooks) > 1
+            or bool(OPTIMIZERS._global_optimizer_pre_hooks)
+            or bool(OPTIMIZERS._global_optimizer_post_hooks)
         )
 
+    def _after_step(self, *_: Any) -> None:
+        """The first of the hooks after the optimizer's step."""
+        self._after_prints = self._fingerprints() if self._others_hook() else None
+
+    def _refuse_hooks_afterwards(self) -> None:
+        if self._after_prints is not None and self._after_prints != self._fingerprints():
+            raise PrivacyError(
+                "a hook after optimizer.step has changed the model. If the change is public, make "
+                "it after private.step, within `with private.public_change():`."
+            )
+
     def _last_of_the_hooks(self) -> None:
-        """Our hook runs last, so that it sees what the others did."""
-        hooks = self.optimizer._optimizer_step_pre_hooks
-        key = self._handles[0].id
-        if next(reversed(hooks)) != key:
-            hooks[key] = hooks.pop(key)
+        """Ours runs last before the step and first after it, so that it sees what others do."""
+        before, after = self._handles[0].id, self._handles[1].id
+        self.optimizer._optimizer_step_pre_hooks.move_to_end(before)
+        self.optimizer._optimizer_step_post_hooks.move_to_end(after, last=False)
 
     def _refuse_strangers(self, known: Container[int]) -> None:
         """Raises for what the optimizer would train that is not known, by its id."""

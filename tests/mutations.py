@@ -38,12 +38,15 @@ MUTATIONS = (
         "no clipping",
         (
             (
-                "gradients/engine.py",
+                "gradients/clipped.py",
                 "[safe_weights(rule, x) for rule, x in zip(self.rules, weighed, strict=True)]",
                 "[torch.ones_like(x) for x in weighed]",
             ),
         ),
-        (AUDIT, BY_HAND),
+        (
+            AUDIT,
+            BY_HAND,
+        ),
     ),
     Mutation(
         "a rule's weights are not held to its bound",
@@ -71,9 +74,8 @@ MUTATIONS = (
         "a gradient that several layers have is scaled more than once",
         (("gradients/single.py", "return found is not None and found == ", "return True or "),),
         (
-            "tests/gradients/test_single.py::"
-            "test_a_gradient_that_several_layers_have_is_scaled_for_each",
-            "tests/gradients/test_single.py::test_a_gradient_that_the_user_keeps_stays_as_it_is",
+            "tests/gradients/test_single.py::test_a_gradient_that_several_layers_have_is_scaled_for_each",
+            "tests/gradients/test_single.py::test_a_gradient_that_passes_by_a_layer_is_scaled_for_each",
         ),
     ),
     Mutation(
@@ -105,7 +107,7 @@ MUTATIONS = (
     ),
     Mutation(
         "noise, and a step, for each physical batch",
-        (("private.py", "self._complete = last", "self._complete = True"),),
+        (("private.py", "is_last = self._out.is_last", "is_last = True"),),
         ("tests/test_private.py::test_physical_batches_change_memory_only",),
     ),
     Mutation(
@@ -113,14 +115,14 @@ MUTATIONS = (
         (
             (
                 "batches.py",
-                "        self._private.optimizer.step()\n",
-                "        self._private.ledger.record(**self._private.plan.event())\n"
-                "        self._private.step += 1\n",
+                "                private.release()\n",
+                "                private._spend(1)\n"
+                "                self.advance()\n"
+                "                private.steps_taken += 1\n",
             ),
         ),
         (
-            "tests/test_private.py::"
-            "test_an_empty_draw_moves_the_parameters_by_noise_of_the_full_size",
+            "tests/test_private.py::test_an_empty_draw_moves_the_parameters_by_noise_of_the_full_size",
         ),
     ),
     Mutation(
@@ -128,11 +130,9 @@ MUTATIONS = (
         (
             (
                 "private.py",
-                "        below, self._below, self._unseen = self._below, 0.0, 0\n",
-                "        below, self._below, self._unseen = self._below, 0.0, 0\n"
-                "        drawn = max(1, self.engine.num_samples)\n",
+                "scale=1 / self.plan.expected_batch_size,",
+                "scale=1 / len(self.sensitive.losses),",
             ),
-            ("private.py", "scale=1 / self.plan.expected_batch_size,", "scale=1 / drawn,"),
         ),
         (BY_HAND,),
     ),
@@ -158,27 +158,22 @@ MUTATIONS = (
             (
                 "private.py",
                 "        self._spend(1)\n",
-                "        if self.step % 2 == 0:\n            self._spend(1)\n",
+                "        if self.steps_taken % 2 == 0:\n            self._spend(1)\n",
             ),
         ),
         (
             "tests/auditing/test_step.py::test_several_steps_and_physical_batches_keep_the_promise",
-            "tests/test_private.py::"
-            "test_steps_follow_the_plan_exactly_and_more_are_refused_until_it_is_extended",
+            "tests/test_private.py::test_steps_follow_the_plan_exactly_and_more_are_refused_until_it_is_extended",
         ),
     ),
     Mutation(
         "a step is recorded after it is released",
         (
+            ("private.py", "        self._spend(1)\n", ""),
             (
                 "private.py",
-                "        self._spend(1)\n",
-                "",
-            ),
-            (
-                "private.py",
-                "            self._adapt(below)\n        return sums",
-                "            self._adapt(below)\n        self._spend(1)\n        return sums",
+                "        self._optimize(sums)\n",
+                "        self._optimize(sums)\n        self._spend(1)\n",
             ),
         ),
         ("tests/test_private.py::test_a_step_is_in_the_ledger_before_it_is_released",),
@@ -187,78 +182,209 @@ MUTATIONS = (
         "weights of the wrong sample",
         (
             (
-                "gradients/engine.py",
-                "scaled = [w * factor for w in weights]",
-                "scaled = [w.roll(1) * factor for w in weights]",
+                "gradients/clipped.py",
+                "part.weights, self.groups\n",
+                "[w.roll(1) for w in part.weights], self.groups\n",
             ),
         ),
         (BY_HAND,),
     ),
     Mutation(
         "padding counts",
-        (("gradients/rules/embedding.py", "if padding >= 0:", "if False:"),),
-        ("tests/gradients/test_against_the_loop.py",),
-    ),
-    Mutation(
-        "the mean of the loss is forgotten",
         (
             (
-                "gradients/engine.py",
-                'factor = float(n) if self.loss_reduction == "mean" else 1.0',
-                "factor = 1.0",
+                "gradients/rules/embedding.py",
+                "index.masked_fill(index == padding_idx, -1) if padding_idx >= 0 else index",
+                "index",
             ),
         ),
-        (BY_HAND,),
+        (
+            "tests/gradients/test_clipped_sums.py::test_the_padding_row_of_an_embedding_gets_no_gradient",
+            "tests/gradients/test_against_the_loop.py::test_norms_and_sums_equal_the_loop[float32-embedding_padding_idx]",
+        ),
     ),
     Mutation(
-        "a loss that mixes samples is not looked at",
+        "a step takes any batch",
+        (("private.py", "        self._out.refuse_other(batch)\n", ""),),
+        (
+            "tests/test_private_refusals.py::test_another_batch_is_refused_and_the_right_one_is_welcome_afterwards",
+        ),
+    ),
+    Mutation(
+        "two steps on one batch",
+        (("private.py", "self._failed, self._out = False, None", "self._failed = False"),),
+        ("tests/test_private_refusals.py::test_a_second_step_on_a_batch_is_refused",),
+    ),
+    Mutation(
+        "a batch that was written to is not noticed",
+        (("handing.py", "if checksums(self._leaves) != self._prints:", "if False:"),),
+        ("tests/test_private_refusals.py::test_a_batch_that_was_written_to_is_refused",),
+    ),
+    Mutation(
+        "the function sees the whole batch",
         (
             (
-                "gradients/engine.py",
-                "prove_loss(tape, n, ",
-                "(lambda *_: [])(tape, n, ",
+                "gradients/evaluate.py",
+                "losses = torch.vmap(one, randomness=randomness)(*inputs)",
+                "losses = one(*leaves).expand(len(leaves[0]))",
             ),
         ),
-        ("tests/gradients/test_losses.py",),
-    ),
-    Mutation(
-        "labels that were written into an old tensor pass for a constant",
-        (("gradients/losses.py", " and tensor._version == version", ""),),
         (
-            "tests/gradients/test_losses.py::"
-            "test_a_tensor_that_was_changed_since_is_not_taken_for_a_constant",
+            "tests/gradients/test_against_the_loop.py::test_norms_and_sums_equal_the_loop[float32-linear]",
+            "tests/test_user_functions.py::test_records_that_are_taken_away_change_no_other",
         ),
     ),
     Mutation(
-        "a part of the loss that is not on the tape is not missed",
-        (("gradients/losses.py", "all(map(self._is_same, self.arrived, drawn))", "True"),),
+        "records are centred by the mean of their batch",
         (
-            "tests/gradients/test_losses.py::"
-            "test_a_loss_that_mixes_samples_is_refused_before_anything_is_added_up",
+            (
+                "gradients/evaluate.py",
+                "torch.vmap(one, randomness=randomness)(*inputs)",
+                "torch.vmap(one, randomness=randomness)(*(x - x.mean(0) for x in inputs))",
+            ),
+        ),
+        (
+            "tests/gradients/test_against_the_loop.py::test_norms_and_sums_equal_the_loop[float32-linear]",
         ),
     ),
     Mutation(
-        "the loader's batch is not watched",
-        (("batches.py", "yield private.engine.handed_out(batch)", "yield batch"),),
-        ("tests/test_user_loops.py::test_a_loop_that_mixes_the_batch_of_the_loader_is_refused",),
+        "all records have the same random numbers",
+        (("gradients/evaluate.py", 'randomness: str = "different"', 'randomness: str = "same"'),),
+        ("tests/gradients/test_randomness.py::test_equal_records_have_draws_of_their_own",),
     ),
     Mutation(
-        "losses of two batches are joined in one backward",
-        (("gradients/call.py", "if self.batch != self.engine.batch:", "if False:"),),
+        "nothing is compared with plain autograd",
+        (("gradients/evaluator.py", "if evaluation.signature not in self._trusted:", "if False:"),),
         (
-            "tests/gradients/test_losses.py::"
-            "test_losses_of_two_batches_are_not_joined_in_one_backward",
+            "tests/gradients/test_selfcheck.py::test_norms_that_are_wrong_by_a_hundredth_are_not_used",
+            "tests/gradients/test_selfcheck.py::test_a_rule_that_mixes_records_is_found_out",
         ),
     ),
     Mutation(
-        "two backward passes on one batch",
-        (("gradients/call.py", "        if self.engine._served:\n", "        if False:\n"),),
-        ("tests/test_private.py::test_copies_of_samples_and_second_backwards_are_refused",),
+        "the comparison with plain autograd forgives everything",
+        (("gradients/selfcheck.py", "return 5e-2 if is_half else 5e-3", "return 10.0"),),
+        (
+            "tests/gradients/test_selfcheck.py::test_norms_that_are_wrong_by_a_hundredth_are_not_used",
+            "tests/gradients/test_selfcheck.py::test_sums_that_are_wrong_while_norms_are_right_are_not_used",
+        ),
     ),
     Mutation(
-        "copies of samples in a batch",
-        (("gradients/call.py", "        if expected not in found:\n", "        if False:\n"),),
-        ("tests/test_private.py::test_copies_of_samples_and_second_backwards_are_refused",),
+        "gradients that the recorder missed are not noticed",
+        (("gradients/evaluate.py", "        if escapes:\n", "        if False:\n"),),
+        (
+            "tests/gradients/test_selfcheck.py::test_parameters_that_the_recorder_does_not_see_are_noticed_and_served",
+        ),
+    ),
+    Mutation(
+        "what a function keeps of its records is not noticed",
+        (
+            (
+                "gradients/evaluator.py",
+                "        self._refuse_remains(loss)\n        return evaluation\n",
+                "        return evaluation\n",
+            ),
+        ),
+        (
+            "tests/test_user_functions.py::test_a_function_that_keeps_what_it_computed_is_refused_at_the_first_step",
+        ),
+    ),
+    Mutation(
+        "records that are not finite are not set apart",
+        (
+            (
+                "gradients/clipped.py",
+                "if not math.isfinite(float(sum(map(torch.sum, weighed)))):",
+                "if False:",
+            ),
+        ),
+        (
+            "tests/gradients/test_edges.py::test_a_record_that_is_not_finite_adds_nothing_and_spoils_no_other[linear-nan]",
+            "tests/gradients/test_edges.py::test_a_record_whose_norm_overflows_adds_what_it_adds_alone[linear]",
+        ),
+    ),
+    Mutation(
+        "a record that is not finite is weighed, and not left out",
+        (("gradients/clipped.py", "            measured.zero_samples(~finite)\n", ""),),
+        (
+            "tests/gradients/test_edges.py::test_a_record_that_is_not_finite_adds_nothing_and_spoils_no_other[linear-nan]",
+            "tests/gradients/test_edges.py::test_a_record_that_is_not_finite_adds_nothing_and_spoils_no_other[experts_that_pick_tokens-inf]",
+        ),
+    ),
+    Mutation(
+        "a record that is not finite counts in groups where it is",
+        (
+            (
+                "gradients/clipped.py",
+                "weighed = [torch.where(finite, x, math.inf) for x in weighed]",
+                "weighed = list(weighed)",
+            ),
+        ),
+        (
+            "tests/gradients/test_clipped_sums.py::test_a_record_whose_gradient_overflows_in_one_group_only_is_dropped_from_all",
+        ),
+    ),
+    Mutation(
+        "the uses of a tied weight are measured one by one",
+        (
+            (
+                "gradients/cluster.py",
+                "squares = alone + 2 * torch.stack([value for value, _ in crossed]).sum(0)",
+                "squares = alone",
+            ),
+        ),
+        (
+            "tests/gradients/test_against_the_loop.py::test_norms_and_sums_equal_the_loop[float32-tied_embedding_and_head]",
+        ),
+    ),
+    Mutation(
+        "slices that overlap are measured one by one",
+        (
+            (
+                "gradients/cluster.py",
+                "return all(bool((grad <= 1).all()) for grad in covered.values())",
+                "return True",
+            ),
+        ),
+        (
+            "tests/gradients/test_against_the_loop.py::test_norms_and_sums_equal_the_loop[float32-weight_slices_overlap]",
+        ),
+    ),
+    Mutation(
+        "a layer whose output is written in place is lost",
+        (
+            (
+                "gradients/rules/physical.py",
+                "unsafe_view(output, list(shape))",
+                "output.view(list(shape))",
+            ),
+        ),
+        (
+            "tests/gradients/test_against_the_loop.py::test_norms_and_sums_equal_the_loop[float32-relu_in_place]",
+        ),
+    ),
+    Mutation(
+        "the bias of a convolution counts one frame",
+        (
+            (
+                "gradients/rules/convolution.py",
+                "return by_frame.reshape(n, -1, by_frame.shape[1]).sum(1)",
+                "return by_frame.reshape(n, -1, by_frame.shape[1])[:, 0]",
+            ),
+        ),
+        (
+            "tests/gradients/test_against_the_loop.py::test_norms_and_sums_equal_the_loop[float64-conv_over_frames]",
+        ),
+    ),
+    Mutation(
+        "the norm of a complex gradient is that of its real part",
+        (
+            (
+                "gradients/precision.py",
+                "(torch.view_as_real(tensor) if tensor.is_complex() else tensor).double()",
+                "tensor.real.double()",
+            ),
+        ),
+        ("tests/gradients/test_clipped_sums.py::test_complex_parameters_that_are_computed_alone",),
     ),
     Mutation(
         "a fixed seed unasked",
@@ -319,16 +445,16 @@ MUTATIONS = (
     ),
     Mutation(
         "a rule may weigh a sample by the others",
-        (("clipping.py", "if type(rule) not in _READ and", "if False and"),),
+        (("clipping.py", "read = type(rule) in _READ", "read = True"),),
         ("tests/test_clipping.py::test_a_rule_that_looks_at_other_samples_is_refused",),
     ),
     Mutation(
-        "the bound of a rule may change within a step",
+        "the bound of a rule may change within a run",
+        (("gradients/clipped.py", "if bounds != self.bounds:", "if False:"),),
         (
-            ("gradients/engine.py", "        self._hold_bounds()\n", ""),
-            ("private.py", "if bounds != self._bounds:", "if False:"),
+            "tests/gradients/test_clipped_sums.py::test_a_bound_that_changes_is_refused",
+            "tests/test_private_refusals.py::test_a_bound_that_changes_within_a_run_is_refused",
         ),
-        ("tests/test_private.py::test_a_bound_that_changes_within_a_run_is_refused",),
     ),
     Mutation(
         "a gradient from before training moves a frozen parameter",
@@ -336,7 +462,9 @@ MUTATIONS = (
             ("private.py", ", *self._optimized().values()]", "]"),
             ("private.py", "p.grad = None  # it would move all the same", "pass"),
         ),
-        ("tests/test_private.py::test_a_gradient_that_a_frozen_parameter_has_never_moves_it",),
+        (
+            "tests/test_private_refusals.py::test_a_gradient_that_a_frozen_parameter_has_never_moves_it",
+        ),
     ),
 )
 

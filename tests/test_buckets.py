@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import default_collate
 
-from psac.buckets import ByLength, by_length
+from psac.collation.buckets import ByLength, by_length
 from psac.collation import IsolatedCollate
 from psac.gradients.errors import NotIsolated, PrivacyError
 

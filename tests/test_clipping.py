@@ -360,7 +360,7 @@ LOOK_AROUND = {
 
 @pytest.mark.parametrize("values", [[1.0, 2.0, 3.0, 0.5, 7.0], [2.0, math.inf], [0.3], []])
 @pytest.mark.parametrize("name", LOOK_AROUND)
-def test_a_rule_that_looks_at_other_samples_is_refused_whatever_the_batch(name, values):
+def test_a_rule_that_looks_at_other_samples_is_refused(name, values):
     for rule in (Custom(LOOK_AROUND[name], bound=1.0), Broken(LOOK_AROUND[name])):
         with pytest.raises(PrivacyError, match=r"not the sensitivity.*from its own norm"):
             safe_weights(rule, torch.tensor(values))

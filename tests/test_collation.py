@@ -16,9 +16,10 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader, default_collate
 
-from psac import collation
+from psac.collation import isolated as collation
 from psac.collation import IsolatedCollate
 from psac.gradients.errors import NotIsolated, PrivacyError
+from psac.collation.check import Check
 
 LENGTHS = [3, 5, 2, 4, 6, 3, 5]
 Pair = collections.namedtuple("Pair", "inputs labels")
@@ -317,6 +318,18 @@ def test_great_noise_hides_no_mean_of_records_of_many_lengths():
         return batch - batch.mean(0) + 1000 * torch.randn(batch.shape)
 
     assert "changes when other records of the batch change" in refused(hidden, sequences())
+
+
+def test_the_longest_of_each_leaf_stay_when_others_are_replaced():
+    """Else the padded lengths, and with them the random numbers, would change."""
+
+    def two_lengths(rows):
+        return pad_sequence(rows, True), pad_sequence([row[: 8 - len(row)] for row in rows], True)
+
+    record, *others = [torch.ones(n) for n in (3, 4, 2, 6, 3, 7)]  # second leaf: 3 4 2 2 3 1
+    front, rest = Check(two_lengths, [], {})._front(record, others)
+    assert [len(row) for row in front] == [3, 4, 7]
+    assert [len(row) for row in rest] == [2, 6, 3]
 
 
 def test_values_behind_a_record_that_are_not_one_constant_are_refused():

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 
 from psac.accounting import losses
 from psac.accounting.entries import ADD_OR_REMOVE, REPLACE, Entry, number
-from psac.errors import PrivacyWarning
 from psac.accounting.schemes import SCHEMES
+from psac.errors import PrivacyWarning
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent

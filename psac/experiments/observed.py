@@ -75,13 +75,13 @@ def _train(
 ) -> None:
     saved = time.monotonic()
     while private.steps_taken < private.planned_steps:
-        for batch in private.loader:
+        for inputs, labels in private.loader:
             step = private.steps_taken + 1
             if measure and step % every == 0:
                 model = copy.deepcopy(private.model)
-                seen = measure(model, *batch, private.noise_multiplier)
+                seen = measure(model, inputs, labels, private.noise_multiplier)
                 found.append({"step": step, **seen})
-            private.step(loss_of, batch)
+            private.step(loss_of, (inputs, labels))
             if time.monotonic() - saved > SAVE_SECONDS:
                 save_checkpoint(checkpoint, private, extra={"found": found})
                 saved = time.monotonic()

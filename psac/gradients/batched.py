@@ -1,12 +1,12 @@
 """A loss function that sees the whole batch, and returns one loss for each record.
 
 For functions that must see the batch to be fast: packed sequences, routing by index, graphs laid
-end to end.  The function runs once, as it is (rows.py); losses are backpropagated as they are, and
-once more with a code for each record (owners.py).
+end to end.  The function runs once, as it is (rows/); losses are backpropagated as they are, and
+once more with a code for each record (rows/owners.py).
 
 Guarantee, on every call: a gradient of one record's loss that reaches a row or an input of another
-record raises `NotIsolated`, one that reaches a parameter unseen raises `NotVectorized`.  What has no
-gradient (counts, positions, comparisons) is left to the tests of isolation.py.
+record raises `NotIsolated`, and one that reaches a parameter unseen raises `NotVectorized`.  What
+has no gradient (counts, positions, comparisons) is left to the tests of isolation.py.
 
 A batch in which a gradient is not finite is computed one record at a time.
 """
@@ -22,13 +22,13 @@ from torch import Tensor, nn
 from . import trees
 from .cluster import clusters_of
 from .errors import NotIsolated, NotVectorized
-from .evaluate import Evaluation, LossFunction, OneByOne, refuse_constant
+from .evaluate import Evaluation, LossFunction, OneByOne, refuse_constant, refuse_seeding
 from .libraries import without_branches
 from .measured import Measured
-from .owners import Codes, NotFinite, Owners
-from .precision import without_autocast
+from .precision import HALF, without_autocast
 from .recorder import Uses
-from .rows import RowRecorder, Tap
+from .rows.owners import Codes, NotFinite, Owners
+from .rows.recorder import RowRecorder, Tap
 from .watch import Outside, Watch, storage_of
 
 
@@ -42,9 +42,9 @@ class Batched:
         self.names = {id(p): name for name, p in parameters.items()}
         self.one_by_one = OneByOne(model, parameters, outside)
         self.activation_bytes = 0
-        self.layout = 0  # a number for the shapes of the last call
+        self.is_half = False  # whether the last call computed in half precision
+        self.layout = 0  # a number for its shapes
         self.watch = Watch(outside)
-        self._takes_constants = True
 
     def evaluate(self, loss: LossFunction, batch: Any, randomness: str = "different") -> Evaluation:
         """`randomness` means nothing here: the function draws what it draws."""
@@ -53,43 +53,45 @@ class Batched:
         except NotFinite:
             return self.one_by_one.evaluate(loss, batch)
 
-    def together(self, loss: LossFunction, batch: Any) -> Evaluation:
+    def together(self, loss: LossFunction, batch: Any, takes_constants: bool = True) -> Evaluation:
         """Raises `NotFinite` where it cannot be told whose a gradient is."""
-        rec, losses = self.forward(loss, batch)
+        rec = self._recorder(batch, takes_constants)
         try:
+            losses = self._forward(rec, loss, batch)
             measured = self._backward(rec, losses)
-        except NotIsolated:
+        except (NotIsolated, NotVectorized):
             if not rec.took_constants:
                 raise
-            self._takes_constants = False  # a constant that only looked as if it had records
-            return self.together(loss, batch)
+            return self.together(loss, batch, takes_constants=False)  # they may be constants
         self.activation_bytes = max(self.activation_bytes, measured.activation_bytes)
         rules = measured.rules(rec.rules)
         kinds = {(*rules[name], method) for name, method in measured.methods.items()}
-        return Evaluation(
-            losses.detach().clone(), measured, "batched", rules, (*rec.operations, *kinds)
-        )
+        signature = *rec.operations, *kinds
+        return Evaluation(losses.detach().clone(), measured, "batched", rules, signature)
 
-    def forward(self, loss: LossFunction, batch: Any) -> tuple[RowRecorder, Tensor]:
-        """The losses, and what was recorded on the way to them."""
-        n, leaves = trees.num_records(batch), trees.leaves(batch)
-        self.watch = Watch(self.outside, map(storage_of, leaves))
-        rec = RowRecorder(n, self.watch, self.parameters, self._takes_constants)
-        inputs = [self._input(rec, leaf) for leaf in leaves]
-        with torch.enable_grad(), without_branches(), rec:
+    def losses(self, loss: LossFunction, batch: Any) -> Tensor:
+        """Without gradients."""
+        return self._forward(self._recorder(batch), loss, batch).detach()
+
+    def _recorder(self, batch: Any, takes_constants: bool = False) -> RowRecorder:
+        self.watch = Watch(self.outside, map(storage_of, trees.leaves(batch)))
+        return RowRecorder(trees.num_records(batch), self.watch, self.parameters, takes_constants)
+
+    def _forward(self, rec: RowRecorder, loss: LossFunction, batch: Any) -> Tensor:
+        inputs = [self._input(rec, leaf) for leaf in trees.leaves(batch)]
+        seed = torch.initial_seed()
+        with torch.enable_grad(), without_branches(rec.made_of_records), rec:
             result = trees.call(loss, self.model, trees.rebuilt(batch, inputs))
-        self.layout = rec.layout
-        losses = one_for_each(result, n)
-        if rec.is_shared(losses):
-            losses = rec.of_records(losses, "the loss")
-        return rec, losses
+        refuse_seeding(seed)
+        self.layout, self.is_half = rec.layout, not rec.kinds.isdisjoint(HALF)
+        return rec.of_records(one_for_each(result, rec.num_records), "the loss")
 
     def _input(self, rec: RowRecorder, leaf: Tensor) -> Tensor:
         """A copy, whose gradients must come from the record's own loss."""
         value = leaf.detach().clone()
         if value.is_floating_point():
             with torch.enable_grad():
-                value = rec.hook(value, Tap("the batch", 1, its_own))
+                value = rec.hook(value, Tap("the inputs", 1, its_own))
         rec.made_of_records(value)
         return value
 
@@ -98,7 +100,7 @@ class Batched:
         refuse_constant(losses)
         clusters = clusters_of(rec.sources, self.names)
         measured = Measured(clusters, rec.uses, rec.num_records, self.activation_bytes)
-        rec.codes = codes = Codes(rec.num_records, rec.is_float16, losses.device)
+        rec.codes = codes = Codes(rec.num_records, torch.float16 in rec.kinds, losses.device)
         rec.arrive = measured.arrive
         for stage in range(codes.passes + 1):
             rec.stage = stage

@@ -119,9 +119,7 @@ def check(model: nn.Module, loss: LossFunction, batch: Any) -> Report:
     return report
 
 
-def loops_of(
-    evaluator: Evaluator, loss: LossFunction, batch: Any
-) -> tuple[list[str], Evaluation]:
+def loops_of(evaluator: Evaluator, loss: LossFunction, batch: Any) -> tuple[list[str], Evaluation]:
     """The operations that have no batching rule, as torch names them, and the evaluation."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -150,10 +148,12 @@ def rows_of(evaluation: Evaluation, parameters: dict[str, nn.Parameter]) -> list
     ]
 
 
-def costs(evaluator: Evaluator, loss: LossFunction, batch: Any) -> tuple[tuple, tuple | None]:
+def costs(
+    evaluator: Evaluator, loss: LossFunction, batch: Any
+) -> tuple[tuple | None, tuple | None]:
     """(ordinary, private) seconds and peak bytes of forward and backward, taken in turns.
 
-    The ordinary step is that of the same function on the whole batch.
+    The ordinary step is that of the same function on the whole batch, where it can take one.
     """
     parameters = list(evaluator.parameters.values())
 
@@ -168,6 +168,10 @@ def costs(evaluator: Evaluator, loss: LossFunction, batch: Any) -> tuple[tuple, 
         if squares is not None:
             measured.weighted_sums([torch.ones_like(squares)], TOGETHER)
 
+    try:
+        ordinary()
+    except Exception:  # noqa: BLE001 - it may be written for one record alone
+        return None, None
     times: tuple[list[float], list[float]] = ([], [])
     peaks = peak_of(ordinary), peak_of(private)
     for _ in range(3):

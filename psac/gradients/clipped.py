@@ -77,11 +77,12 @@ class ClippedSum:
                 f"the clipping rules had the bounds {self.bounds} when the run was made, and have "
                 f"{bounds} now: the noise would not fit the sum. Other bounds need a new run."
             )
-        parts = self._weighed(self.evaluator(loss, batch), loss, batch)
+        evaluation = self.evaluator(loss, batch)
+        parts = self._weighed(evaluation, loss, batch)
         # From here on no code of the user's runs: a batch is added whole or not at all.
         for part in parts:
             self._accumulate(part)
-        return merged(parts)
+        return merged(parts, evaluation.way)
 
     def _weighed(self, evaluation: Evaluation, loss: LossFunction, batch: Any) -> list[_Part]:
         measured, n = evaluation.measured, len(evaluation.losses)
@@ -146,7 +147,7 @@ class ClippedSum:
         self._sums = {}
 
 
-def merged(parts: list[_Part]) -> Sensitive:
+def merged(parts: list[_Part], way: str) -> Sensitive:
     """In the order of the batch."""
     order = torch.cat([part.numbers for part in parts]).argsort() if len(parts) > 1 else None
 
@@ -165,5 +166,5 @@ def merged(parts: list[_Part]) -> Sensitive:
         losses=whole([part.evaluation.losses for part in parts]),
         norms=by_group("norms"),
         weights=by_group("weights"),
-        way=parts[0].evaluation.way,
+        way=way,
     )

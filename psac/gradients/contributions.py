@@ -22,6 +22,7 @@ float32 at least. `norms_squared` may replace what it holds by a cheaper form of
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -112,10 +113,11 @@ class Budget:
 
     def row_squares(self, values: Tensor) -> Tensor:
         """Squared norms of the rows; an output gradient is asked for by a weight and its bias."""
+        if not values.numel():
+            return wide(values).new_zeros(math.prod(values.shape[:-1]))
         key = (values.data_ptr(), values.shape[-1], values.stride()[:-1][-1:])
         if key not in self._squares or values.numel() != self._squares[key][0].numel():
-            width = max(1, values.shape[-1])
-            self._squares[key] = values, square_sum(wide(values).reshape(-1, width))
+            self._squares[key] = values, square_sum(wide(values).reshape(-1, values.shape[-1]))
         return self._squares[key][1]
 
     def once(

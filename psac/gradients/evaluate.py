@@ -12,6 +12,7 @@ any graph.
 from __future__ import annotations
 
 import contextlib
+import contextvars
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
@@ -23,12 +24,14 @@ from torch.autograd.graph import disable_saved_tensors_hooks
 from torch.overrides import TorchFunctionMode
 
 from . import trees
+from .chance import own_generators
+from .checksums import checksums
 from .cluster import clusters_of
 from .errors import NotVectorized, PrivacyError
-from .libraries import without_branches
+from .libraries import without_branches, without_own_rules
 from .measured import Measured
 from .precision import without_autocast
-from .recorder import AttributeOfTensor, Recorder, tensors_in
+from .recorder import Recorder, tensors_in
 from .state import State
 from .watch import Outside, Watch, is_wrapped, refuse_remains, storage_of
 
@@ -70,25 +73,37 @@ class Vectorized:
         self.at_source: list[str] = []
         self.activation_bytes = 0
         self.watch = Watch(outside)
+        self.is_half = False  # whether the last call computed in half precision
+        self.writes = False  # whether the last call has written to its arguments
 
     def evaluate(
-        self, loss: LossFunction, batch: Any, randomness: str = "different"
+        self,
+        loss: LossFunction,
+        batch: Any,
+        *,
+        randomness: str = "different",
+        copies: bool = True,
     ) -> Evaluation:
-        """Raises whatever the function raises under vmap."""
+        """Raises whatever the function raises under vmap.
+
+        It is given copies of the records, which it may write to, unless it is known not to.
+        """
         for _ in range(2):
             try:
-                return self._evaluate(loss, batch, randomness)
+                return self._evaluate(loss, batch, randomness, copies)
             except Escaped as escaped:
                 if set(escaped.names) <= set(self.at_source):
                     break
                 self.at_source += [n for n in escaped.names if n not in self.at_source]
         raise NotVectorized(f"the gradients of {self.at_source} cannot be followed under vmap")
 
-    def _evaluate(self, loss: LossFunction, batch: Any, randomness: str) -> Evaluation:
+    def _evaluate(
+        self, loss: LossFunction, batch: Any, randomness: str, copies: bool
+    ) -> Evaluation:
         leaves = trees.leaves(batch)
         self.watch = Watch(self.outside, map(storage_of, leaves))
         rec = Recorder(trees.num_records(batch), self.watch, randomness)
-        inputs = [leaf.unsqueeze(1) for leaf in leaves]
+        inputs = [(leaf.clone() if copies else leaf).unsqueeze(1) for leaf in leaves]
 
         def one(*values: Tensor) -> Tensor:
             rec.level = _functorch.maybe_current_level()
@@ -98,11 +113,25 @@ class Vectorized:
                 result = trees.call(loss, self.model, trees.rebuilt(batch, list(values)))
             return scalar(rec, result)
 
-        with torch.enable_grad(), disable_saved_tensors_hooks(NO_HOOKS), without_branches():
-            losses = torch.vmap(one, randomness=randomness)(*inputs)
-        rec.forget_copies()
-        measured = self._backward(rec, losses)
+        seed, versions = torch.initial_seed(), [leaf._version for leaf in inputs]
+        functions: set[Any] = set()
+        with without_own_rules(functions):
+            with (
+                torch.enable_grad(),
+                disable_saved_tensors_hooks(NO_HOOKS),
+                without_branches(self.watch.made),
+                contextlib.closing(rec),
+            ):
+                losses = torch.vmap(one, randomness=randomness)(*inputs)
+            refuse_seeding(seed)
+            self.writes = versions != [leaf._version for leaf in inputs]
+            measured = self._backward(rec, losses)
+        for function in functions:  # what runs inside passes no function mode
+            for value in list(vars(function).values()):
+                if isinstance(value, Tensor) and is_wrapped(value):
+                    self.watch.keep(value)
         self.activation_bytes = max(self.activation_bytes, measured.activation_bytes)
+        self.is_half = rec.is_half
         signature = tuple(rec.operations), tuple(measured.methods.items())
         rules = measured.rules(rec.rules)
         return Evaluation(losses.detach(), measured, "vmap", rules, signature)
@@ -152,6 +181,16 @@ class Vectorized:
                 store[key] = parameter
 
 
+def refuse_seeding(seed: int) -> None:
+    """Raises if torch's generator has another seed by now."""
+    if torch.initial_seed() != seed:
+        raise PrivacyError(
+            "the loss function seeds torch's generator: which random numbers a record gets would "
+            "follow from its place in the batch, or from the record before. Leave the seeding out; "
+            "make_private(seed=...) makes a run that can be repeated."
+        )
+
+
 def scalar(rec: Recorder, result: Any) -> Tensor:
     """The loss of a record, in a tensor without axes."""
     result = one_number(result)
@@ -168,9 +207,9 @@ def one_number(result: Any) -> Tensor:
         )
     if result.numel() != 1:
         raise ValueError(
-            f"the loss function returned a tensor of shape {list(result.shape)}; it must return the "
-            "loss of its record, one number. It is given a batch of one record: take the mean or "
-            "the sum over everything."
+            f"the loss function returned a tensor of shape {list(result.shape)}; it must return "
+            "the loss of its record, one number. It is given a batch of one record: take the "
+            "mean or the sum over everything."
         )
     if not result.is_floating_point():
         raise TypeError(
@@ -202,8 +241,6 @@ class OneRecord(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        if type(func) is AttributeOfTensor:
-            return func(*args)
         kwargs = kwargs or {}
         is_of_record = False
         for tensor in tensors_in((*args, *kwargs.values())):
@@ -225,7 +262,8 @@ class OneRecord(TorchFunctionMode):
 class OneByOne:
     """Each record alone, by plain autograd: exact for every model, and slow.
 
-    Every record starts from the same state of model and function, and must leave the same one.
+    Every record starts from the same state of model and function, and must leave the same one; what
+    it has left is undone.
     """
 
     def __init__(
@@ -241,17 +279,32 @@ class OneByOne:
         private = self.outside.storages | set(map(storage_of, trees.leaves(batch)))
         roots = {"model": self.model, "loss": loss}
         before, left = State(roots, private), None
+        if torch._C._len_torch_dispatch_stack():
+            raise PrivacyError(
+                "a TorchDispatchMode is on: it sees one record after the other, and psac does not "
+                "see what it keeps. Call private.step outside of it."
+            )
+        if torch._C._autograd._top_saved_tensors_default_hooks(True) is not None:
+            raise PrivacyError(
+                "hooks on saved tensors are on: they see one record after the other, and psac does "
+                "not see what they keep. Call private.step outside of them."
+            )
+        seed = int(torch.randint(2**62, ()))
         for k in range(n):
-            value, grads = self.gradient(loss, trees.record(batch, k), private)
+            one = trees.record(batch, k)
+            # By what the record is, not by its place in the batch.
+            with own_generators(hash((seed, *checksums(trees.leaves(one))))):
+                context = contextvars.copy_context()
+                value, grads = context.run(self.gradient, loss, one, private)
             losses.append(value)
             for name, grad in grads.items():
                 rows[name][k] = grad
             difference = before.difference(State(roots, private))
-            is_alike = left is None or left == difference
-            if difference and (k < n - 1 or n == 1 or not is_alike):
+            before.empty_caches()
+            if difference:
                 before.restore()
-            if not is_alike:
-                refuse_memory(left or {}, difference)
+            if left is not None and left != difference:
+                refuse_memory(left, difference)
             left = difference
         if not any(g is not None for grads in rows.values() for g in grads):
             refuse_constant(torch.stack(losses))
@@ -265,9 +318,10 @@ class OneByOne:
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """The loss of one record and its gradient, by name where there is any."""
         one = trees.map_tensors(one, torch.clone)  # memory of its own
-        watch = Watch(self.outside, private)
+        watch, seed = Watch(self.outside, private), torch.initial_seed()
         with torch.enable_grad(), OneRecord(watch, trees.leaves(one)):
             value = one_number(trees.call(loss, self.model, one)).reshape(())
+        refuse_seeding(seed)
         found = gradient_of(value, self.parameters)
         value = value.detach().clone()
         del one

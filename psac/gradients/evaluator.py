@@ -38,6 +38,7 @@ class Evaluator:
         self.vectorized = Vectorized(model, self.parameters, self.outside)
         self.one_by_one = OneByOne(model, self.parameters, self.outside)
         self.reasons: dict[tuple, str] = {}  # by function and kind of batch
+        self._pure: set[tuple] = set()  # by function and kind of batch: it writes to no argument
         self._trusted: set[tuple] = set()  # signatures that were compared with plain autograd
         self._left: list[Tensor] = []  # of a call that was refused
         self._told = False
@@ -51,7 +52,7 @@ class Evaluator:
         self.outside.known = survey(self.model, self.parameters)
         _functorch._set_vmap_fallback_warning_enabled(False)
         evaluation = self._evaluate(loss, batch)
-        self._judge_reads(evaluation.way)
+        self._judge_reads(evaluation.way, loss)
         return evaluation
 
     def _evaluate(self, loss: LossFunction, batch: Any) -> Evaluation:
@@ -59,17 +60,29 @@ class Evaluator:
         if key in self.reasons:
             return self.one_by_one.evaluate(loss, batch)
         try:
-            evaluation = self.vectorized.evaluate(loss, batch)
+            evaluation = self._vectorized(key, loss, batch)
             if evaluation.signature not in self._trusted:
                 self._compare(loss, batch)
                 self._trusted.add(evaluation.signature)
         except (PrivacyError, torch.OutOfMemoryError):
             raise
-        except Exception as error:  # noqa: BLE001 - whatever it is, plain torch may do without
+        except Exception as error:
             if "allocate memory" in str(error):
                 raise
             return self._alone(key, loss, batch, error)
         self._refuse_remains(loss)
+        return evaluation
+
+    def _vectorized(self, key: tuple, loss: LossFunction, batch: Any) -> Evaluation:
+        is_pure = key in self._pure
+        evaluation = self.vectorized.evaluate(loss, batch, copies=not is_pure)
+        if not self.vectorized.writes:
+            self._pure.add(key)
+        elif is_pure:
+            raise PrivacyError(
+                "the loss function has written to its arguments, which it did not do before: the "
+                "batch is not what the loader handed out any more. Clone a record before writing."
+            )
         return evaluation
 
     def _alone(self, key: tuple, loss: LossFunction, batch: Any, error: Exception) -> Evaluation:
@@ -94,19 +107,19 @@ class Evaluator:
             self.model, self.vectorized.watch.remains(), {"model": self.model, "loss": loss}
         )
 
-    def _judge_reads(self, way: str) -> None:
+    def _judge_reads(self, way: str, loss: LossFunction) -> None:
         """Names what the function reads from outside, if that changes from step to step."""
         reads = self.vectorized.watch.read if way == "vmap" else self.one_by_one.read
-        changed = self.outside.changed(reads)
+        changed = [f"a tensor of shape {list(t.shape)}" for t in self.outside.changed(reads)]
+        changed += self.outside.changed_numbers(loss)
         if changed and not self._told:
             self._told = True
-            shapes = ", ".join(str(list(t.shape)) for t in changed[:3])
             warnings.warn(
-                f"the loss function reads {len(changed)} tensors from outside the model that are "
-                f"new or were written since the last step (of shapes {shapes}). If they were "
-                "computed from private records, the run is not private. Compute them inside the "
-                "function; or, if they follow from the model or from public data, make them "
-                "within `with private.public_change():`.",
+                f"the loss function reads from outside: {', '.join(changed[:5])}, which changed "
+                "since the last step. If it was computed from private records (their mean, their "
+                "number, ...), the run is not private. Compute it inside the function. If it "
+                "follows from the model, from public data or from the number of steps, all is "
+                "well; `with private.public_change():` around the change says so.",
                 PrivacyWarning,
                 stacklevel=5,
             )

@@ -2,9 +2,11 @@
 
 Nothing of it stays: when the call is over, each library is as it was.
 
-- `torch.utils.checkpoint` saves memory by hooks on saved tensors, which see all records.  Blocks run
-  without it: same results, and the memory of a model without checkpoints.
+- `torch.utils.checkpoint` saves memory by hooks on saved tensors, which see all records.  Blocks
+  run without it: same results, and the memory of a model without checkpoints.
 - `torch.compile` does not trace under a function mode: compiled code runs as it was written.
+- A batching rule of the user's own (an autograd.Function with a `vmap`, a custom operator) would
+  see all records: whatever calls one, forward or backward, is computed one record at a time.
 - `transformers` leaves out attention masks that mask nothing, which is a branch on values.  Masks
   are always made.
 """
@@ -19,18 +21,92 @@ from typing import Any
 
 import torch
 import torch.utils.checkpoint as checkpoints
+from torch._C._functorch import TransformType
+from torch._functorch import predispatch
+from torch._functorch.autograd_function import custom_function_call
+from torch._library.custom_ops import OPDEFS
+
+from .errors import NotVectorized
 
 
 @contextlib.contextmanager
-def without_branches() -> Iterator[None]:
-    """All of it."""
+def without_branches(made: Callable[[Any], None]) -> Iterator[None]:
+    """For the forward.  `made` is told of tensors that leave a transform of torch.func."""
     with contextlib.ExitStack() as stack:
+        stack.enter_context(telling(made))
         stack.enter_context(without_checkpoints())
         if "torch._dynamo" in sys.modules:
             stack.enter_context(torch.compiler.set_stance("force_eager"))
         if "transformers.masking_utils" in sys.modules:
             stack.enter_context(with_all_masks())
         yield
+
+
+@contextlib.contextmanager
+def replacing(module: Any, **names: Any) -> Iterator[None]:
+    """Other values for attributes of a module, in here."""
+    before = {name: getattr(module, name) for name in names}
+    try:
+        for name, value in names.items():
+            setattr(module, name, value)
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(module, name, value)
+
+
+@contextlib.contextmanager
+def telling(made: Callable[[Any], None]) -> Iterator[None]:
+    """Results of torch.func.grad, torch.vmap and the like pass no function mode."""
+
+    def told(function: Callable) -> Callable:
+        def run(*args: Any) -> Any:
+            result = function(*args)
+            made(result)
+            return result
+
+        return run
+
+    names = ("_remove_batch_dim_impl", "_unwrap_for_grad_impl")
+    with replacing(predispatch, **{name: told(getattr(predispatch, name)) for name in names}):
+        yield
+
+
+@contextlib.contextmanager
+def without_own_rules(called: set[Any]) -> Iterator[None]:
+    """For forward and backward: a batching rule that torch did not make raises `NotVectorized`.
+
+    `called` gets the autograd functions that ran.
+    """
+    table = custom_function_call.functorch_table
+    usual = table[TransformType.Vmap]
+
+    def rule(interpreter: Any, function: Any, *operands: Any, **kwargs: Any) -> Any:
+        called.add(function)
+        if function.vmap is not torch.autograd.Function.vmap:
+            raise NotVectorized(
+                f"{function.__name__} is an autograd.Function with a vmap rule of its own, which "
+                "sees all records at once"
+            )
+        return usual(interpreter, function, *operands, **kwargs)
+
+    ruled = {op: op._vmap_fn for op in OPDEFS.values() if op._vmap_fn is not None}
+    try:
+        table[TransformType.Vmap] = rule
+        for op in ruled:
+            op._vmap_fn = functools.partial(refuse_operator, op)
+        yield
+    finally:
+        table[TransformType.Vmap] = usual
+        for op, function in ruled.items():
+            op._vmap_fn = function
+
+
+def refuse_operator(op: Any, *_: Any) -> Any:
+    raise NotVectorized(
+        f"the operator {op._qualname} has a vmap rule of its own (register_vmap), which sees all "
+        "records at once"
+    )
 
 
 class PlainFunction:
@@ -48,18 +124,12 @@ def plain_generator(*_: Any, **__: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def without_checkpoints() -> Iterator[None]:
-    names = {
-        "CheckpointFunction": PlainFunction,
-        "_checkpoint_without_reentrant_generator": plain_generator,
-    }
-    before = {name: getattr(checkpoints, name) for name in names}
-    try:
-        for name, value in names.items():
-            setattr(checkpoints, name, value)
+    with replacing(
+        checkpoints,
+        CheckpointFunction=PlainFunction,
+        _checkpoint_without_reentrant_generator=plain_generator,
+    ):
         yield
-    finally:
-        for name, value in before.items():
-            setattr(checkpoints, name, value)
 
 
 @contextlib.contextmanager

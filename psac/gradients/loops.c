@@ -545,20 +545,27 @@ void psac_group_norm(const void *given, void *memory, int64_t first, int64_t las
     }
 }
 
-/* The sum of the bits of each block of memory, read as integers of eight bytes; of the rest, bytes.
+/* A checksum of each block of memory: in each of eight lanes the sum of its words and the sum of the
+ * sums, which tells their order.
  */
 
-void psac_word_sums(int64_t count, const int64_t *addresses, const int64_t *sizes, int64_t *out) {
+void psac_checksums(int64_t count, const int64_t *addresses, const int64_t *sizes, int64_t *out) {
     for (int64_t k = 0; k < count; k++) {
         const unsigned char *bytes = (const unsigned char *)addresses[k];
-        uint64_t sum = 0;
-        int64_t words = sizes[k] / 8;
-        for (int64_t i = 0; i < words; i++) {
-            uint64_t word;
-            memcpy(&word, bytes + 8 * i, 8);
-            sum += word;
+        uint64_t plain[8] = {0}, ordered[8] = {0}, total = (uint64_t)sizes[k];
+        int64_t blocks = sizes[k] / 64;
+        for (int64_t i = 0; i < blocks; i++) {
+            uint64_t words[8];
+            memcpy(words, bytes + 64 * i, 64);
+            for (int lane = 0; lane < 8; lane++) {
+                plain[lane] += words[lane];
+                ordered[lane] += plain[lane];
+            }
         }
-        for (int64_t i = 8 * words; i < sizes[k]; i++) sum += bytes[i];
-        out[k] = (int64_t)sum;
+        for (int lane = 0; lane < 8; lane++)
+            total = (total + plain[lane]) * 0x9E3779B97F4A7C15u + ordered[lane];
+        for (int64_t i = 64 * blocks; i < sizes[k]; i++)
+            total = (total + bytes[i]) * 0x9E3779B97F4A7C15u;
+        out[k] = (int64_t)total;
     }
 }

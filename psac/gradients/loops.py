@@ -286,13 +286,13 @@ class Loops:
         looks = (size(n), size(p), size(LOOKS))
         return self._library.psac_some_alive(ctypes.byref(first), *looks) / LOOKS
 
-    def word_sums(self, tensors: Sequence[Tensor]) -> list[int]:
-        """The sum of the bits of each, read as integers; they must be contiguous."""
+    def checksums(self, tensors: Sequence[Tensor]) -> list[int]:
+        """A number for the content of each; they must be contiguous."""
         count = len(tensors)
         addresses = (size * count)(*[t.data_ptr() for t in tensors])
         sizes = (size * count)(*[t.nbytes for t in tensors])
         sums = (size * count)()
-        self._library.psac_word_sums(size(count), addresses, sizes, sums)
+        self._library.psac_checksums(size(count), addresses, sizes, sums)
         return list(sums)
 
     def alive(self, values_npk: Tensor) -> Tensor:

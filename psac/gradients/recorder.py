@@ -26,11 +26,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch._C import _functorch
-from torch._functorch.autograd_function import CustomFunctionHigherOrderOperator
+from torch._library.custom_ops import OPDEFS
 from torch.overrides import TorchFunctionMode
 
 from .contributions import Contribution, Dense
 from .errors import NotVectorized, PrivacyError
+from .precision import HALF
 from .rules import RULES
 from .rules.physical import physically
 from .watch import Watch, is_wrapped
@@ -56,7 +57,6 @@ ASKS_FOR_MODES = (
     "has_torch_function_variadic",
 )
 AttributeOfTensor = type(Tensor.shape.__get__)  # how `x.shape` comes to a function mode
-OWN_NAMESPACES = ("aten", "prim", "prims", "torch", "higher_order")
 
 
 class Start(torch.autograd.Function):
@@ -84,6 +84,7 @@ class Recorder(TorchFunctionMode):
         self.versions: dict[int, int] = {}  # when each was used
         self.rules: dict[int, dict[str, None]] = {}  # by source: the rules that served
         self.arrive: Callable[[Uses], None] = list
+        self.is_half = False  # whether something was computed in half precision
         self.operations: list[tuple] = []  # what met parameters: the signature of the function
         self._copies: dict[int, Tensor] = {}
 
@@ -116,6 +117,7 @@ class Recorder(TorchFunctionMode):
         trained = [source for source in sources if source is not None and source.requires_grad]
         if not trained or not torch.is_grad_enabled():
             return output
+        self.is_half = self.is_half or output.dtype in HALF
         for source in trained:
             key = id(source)
             self.sources[key] = source
@@ -151,8 +153,8 @@ class Recorder(TorchFunctionMode):
             self.rules[key][rule] = None
         return self._copies[key]
 
-    def forget_copies(self) -> None:
-        """The function is over: nobody needs them as tensors of records any more."""
+    def close(self) -> None:
+        """The function is over: nobody needs copies as tensors of records any more."""
         self._copies = {}
 
     def for_each(self, tensor: Tensor, rule: str) -> Tensor:
@@ -184,7 +186,10 @@ class Recorder(TorchFunctionMode):
         self, func: Any, types_: Any, args: tuple = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         if type(func) is AttributeOfTensor:
-            return func(*args)
+            result = func(*args)
+            if isinstance(result, Tensor):  # x.T, x.mT, x.real
+                self.watch.made(result)
+            return result
         kwargs = kwargs or {}
         shared, records = self._look(args, kwargs)
         rule = RULES.get(func)
@@ -195,8 +200,12 @@ class Recorder(TorchFunctionMode):
         if func in TRANSPARENT:
             with self:
                 return transparent(func)(*args, **kwargs)
+        if kwargs.get("generator") is not None:
+            if records:
+                raise NotVectorized("numbers for a record are drawn from a generator of your own")
+            return self._drawn_once(func, args, kwargs)
         if records:
-            self._refuse_own_rules(func, args)
+            self._refuse_operators(func)
             if shared and torch.is_grad_enabled():
                 name = getattr(func, "__name__", str(func)).strip("_")
                 args = self._replaced(args, name)
@@ -235,30 +244,21 @@ class Recorder(TorchFunctionMode):
             return type(value)(self._replaced(v, rule) for v in value)
         return value
 
-    def _refuse_own_rules(self, func: Any, args: tuple) -> None:
-        """A batching rule of the user's own sees all records at once."""
-        if isinstance(func, CustomFunctionHigherOrderOperator):
-            function = args[0]
-            if function.vmap is not torch.autograd.Function.vmap:
-                raise NotVectorized(
-                    f"{function.__name__} is an autograd.Function with a vmap rule of its own, "
-                    "which sees all records at once. Use generate_vmap_rule = True instead."
-                )
-        elif isinstance(func, (torch._ops.OpOverloadPacket, torch._ops.OpOverload)):
+    def _refuse_operators(self, func: Any) -> None:
+        """An operator in Python is called record by record, and may remember one for the next."""
+        if isinstance(func, (torch._ops.OpOverloadPacket, torch._ops.OpOverload)):
             name = str(func).replace(".", "::", 1)
-            if name.split("::")[0] not in OWN_NAMESPACES and has_batching_rule(func):
+            if name.rsplit(".", 1)[0] in OPDEFS or name in OPDEFS:
                 raise NotVectorized(
-                    f"the operator {name} has a vmap rule of its own (register_vmap), which sees "
-                    "all records at once. Leave it out: torch then calls the operator record by "
-                    "record."
+                    f"{name} is an operator in Python, which vmap does not see into"
                 )
 
-
-def has_batching_rule(func: Any) -> bool:
-    packet = func if isinstance(func, torch._ops.OpOverloadPacket) else func.overloadpacket
-    names = [getattr(packet, overload)._name for overload in packet.overloads()]
-    key = "FuncTorchBatched"
-    return any(torch._C._dispatch_has_kernel_for_dispatch_key(name, key) for name in names)
+    def _drawn_once(self, func: Any, args: tuple, kwargs: Mapping[str, Any]) -> Any:
+        """Numbers from a generator of the user's own: the same for all records."""
+        with physically():
+            value = func(*args, **kwargs)
+        self.watch.made(value)
+        return value
 
 
 def tensors_in(values: Iterable[Any]) -> Iterable[Tensor]:
@@ -275,7 +275,7 @@ _transparent: dict[Any, Any] = {}
 def transparent(func: Any) -> Any:
     """The same function, whose body runs although a function mode is on."""
     if func not in _transparent:
-        names = {name: _never for name in ASKS_FOR_MODES}
+        names = dict.fromkeys(ASKS_FOR_MODES, _never)
         twin = types.FunctionType(
             func.__code__,
             {**func.__globals__, **names},

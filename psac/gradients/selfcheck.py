@@ -1,4 +1,4 @@
-"""The engine's rules, held against plain autograd: once for every new computation, before it counts.
+"""The engine's rules, held against plain autograd, once for every new computation.
 
 vmap isolates records by construction; that the norms and sums which psac takes from the vmapped
 graph are right is psac's own claim, and this is its test.  A few records are computed alone, with
@@ -8,7 +8,6 @@ the same random numbers, and compared: norms one by one, and a weighted sum of t
 from __future__ import annotations
 
 import contextlib
-import random
 import secrets
 from collections.abc import Iterator
 from typing import Any
@@ -18,6 +17,7 @@ import torch
 from torch import Tensor
 
 from . import trees
+from .chance import same_generators, seed_all
 from .evaluate import LossFunction, Vectorized, gradient_of, one_number
 from .groups import TOGETHER
 from .precision import HALF
@@ -28,10 +28,7 @@ COMPARED = 3  # records
 
 def tolerance(vectorized: Vectorized) -> float:
     """How far kernels for one record and for many may be apart, relative to the norm."""
-    kinds = {p.dtype for p in vectorized.parameters.values()}
-    is_half = any(torch.is_autocast_enabled(d) for d in ("cpu", "cuda")) or any(
-        kind in HALF for kind in kinds
-    )
+    is_half = vectorized.is_half or any(p.dtype in HALF for p in vectorized.parameters.values())
     return 5e-2 if is_half else 5e-3
 
 
@@ -78,6 +75,7 @@ def direction_error(sums: dict[str, Tensor], expected: dict[str, Tensor]) -> flo
 
 def plain_gradient(vectorized: Vectorized, loss: LossFunction, one: Any) -> dict[str, Tensor]:
     with torch.enable_grad():
+        one = trees.map_tensors(one, torch.clone)  # the function may write to it
         value = one_number(trees.call(loss, vectorized.model, one))
     return gradient_of(value, vectorized.parameters)
 
@@ -90,22 +88,3 @@ def same_state(vectorized: Vectorized, loss: LossFunction, batch: Any) -> Iterat
         yield
     finally:
         before.restore()
-
-
-@contextlib.contextmanager
-def same_generators() -> Iterator[None]:
-    """What is drawn in here is not missed outside."""
-    of_numpy, of_python = np.random.get_state(), random.getstate()
-    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else []
-    try:
-        with torch.random.fork_rng(devices=devices):
-            yield
-    finally:
-        np.random.set_state(of_numpy)
-        random.setstate(of_python)
-
-
-def seed_all(seed: int) -> None:
-    torch.manual_seed(seed)
-    np.random.seed(seed % 2**32)
-    random.seed(seed)

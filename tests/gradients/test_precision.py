@@ -16,9 +16,10 @@ from torch.utils.data import TensorDataset
 
 import psac
 import psac.private
-from psac.gradients import capture
+from psac.gradients import ClippedSum, Evaluator, measured
 from psac.gradients.loops import loops
 from psac.gradients.precision import pieces
+from tests import oracles
 
 MARGIN = 1e-3
 BFLOAT = torch.bfloat16
@@ -94,42 +95,53 @@ MODELS = {
     "low rank": (Low, (4,)),
     "cast by hand": (Cast, (4,)),
 }
-HALVES = {
+HALVES = {  # dtype of the model, autocast in the function, autocast around the step
     "parameters": (BFLOAT, False, False),
     "autocast": (torch.float32, True, False),
-    "autocast around backward": (torch.float32, True, True),
+    "autocast around the step": (torch.float32, True, True),
     "float16": (torch.float16, False, False),
 }
 
 
-def summed(build, shape, num_samples: int, half: str, num_parts: int) -> Tensor:
-    """The sum of that many equal records."""
-    dtype, autocast, around = HALVES[half]
-    torch.manual_seed(0)
-    model = build().to(dtype)
-    record = torch.linspace(1, 2, math.prod(shape)).view(1, *shape).to(dtype)
-    parts = record.repeat(num_samples, *[1] * len(shape)).tensor_split(num_parts)
-    with psac.Engine(model, clipping=psac.AutoV(1.0), loss_reduction="sum") as engine:
+def loss_of(autocast: bool):
+    """An uneven sum of the outputs, by their first numbers in half precision."""
+
+    def loss(model: nn.Module, x: Tensor) -> Tensor:
+        with torch.autocast("cpu", dtype=BFLOAT, enabled=autocast):
+            out = model(x).flatten().float()
+            return (out * torch.linspace(1, 2, len(out))).sum()
+
+    return loss
+
+
+class Sums:
+    """Of one model, by normalised gradients, however often they are asked for."""
+
+    def __init__(self, build, half: str) -> None:
+        self.dtype, autocast, self.around = HALVES[half]
+        torch.manual_seed(0)
+        self.total = ClippedSum(Evaluator(build().to(self.dtype)), psac.AutoV(1.0))
+        self.loss = loss_of(autocast)
+
+    def of(self, *parts: Tensor) -> Tensor:
         for part in parts:
-            with torch.autocast("cpu", dtype=BFLOAT, enabled=autocast):
-                out = model(part).flatten(1)
-                loss = (out.float() * torch.linspace(1, 2, out.shape[1])).sum()
-                if around:
-                    loss.backward()
-            if not around:
-                loss.backward()
-        sums = engine.collect()
-    assert all(value.dtype is torch.float32 for value in sums.values())
-    return flat(sums)
+            with torch.autocast("cpu", dtype=BFLOAT, enabled=self.around):
+                sensitive = self.total.add(self.loss, part.to(self.dtype))
+            assert sensitive.way == "vmap"
+        sums = self.total.collect()
+        assert all(value.dtype is torch.float32 for value in sums.values())
+        return flat(sums)
 
 
 @pytest.mark.parametrize("half", HALVES)
 @pytest.mark.parametrize("name", MODELS)
 def test_a_record_moves_a_half_precision_sum_by_no_more_than_the_bound(name, half):
     build, shape = MODELS[name]
+    sums, record = Sums(build, half), torch.linspace(1, 2, math.prod(shape)).view(1, *shape)
     for num_samples, num_parts in ((2056, 1), (2060, 1), (1099, 8)):
         before, after = (
-            summed(build, shape, n, half, num_parts) for n in (num_samples, num_samples + 1)
+            sums.of(*record.repeat(n, *[1] * len(shape)).tensor_split(num_parts))
+            for n in (num_samples, num_samples + 1)
         )
         change = float((after - before).norm())
         assert 0.99 < change <= 1 + MARGIN, (num_samples, num_parts)
@@ -139,34 +151,40 @@ def test_a_record_moves_a_half_precision_sum_by_no_more_than_the_bound(name, hal
 @pytest.mark.parametrize("name", MODELS)
 def test_a_random_record_adds_no_more_than_the_bound_in_half_precision(name, half):
     build, shape = MODELS[name]
+    sums = Sums(build, half)
+    for _ in range(5):
+        x = torch.randn(11, *shape).abs().clamp(max=2.9)
+        assert float((sums.of(x) - sums.of(x[1:])).norm()) <= 1 + 1e-5
+
+
+@pytest.mark.parametrize("half", ["parameters", "autocast"])
+@pytest.mark.parametrize("name", MODELS)
+def test_norms_in_half_precision_are_near_those_of_a_loop(name, half):
+    build, shape = MODELS[name]
     dtype, autocast, _ = HALVES[half]
     torch.manual_seed(0)
-    model = build().to(dtype)
-    with psac.Engine(model, clipping=psac.AutoV(1.0), loss_reduction="sum") as engine:
-        for _ in range(5):
-            x = torch.randn(11, *shape).abs().clamp(max=2.9).to(dtype)
-            sums = []
-            for part in (x, x[1:]):
-                with torch.autocast("cpu", dtype=BFLOAT, enabled=autocast):
-                    out = model(part).flatten(1)
-                (out.float() * torch.linspace(1, 2, out.shape[1])).sum().backward()
-                sums.append(flat(engine.collect()))
-            assert float((sums[0] - sums[1]).norm()) <= 1 + 1e-5
+    model, x = build().to(dtype), torch.randn(7, *shape).abs().clamp(max=2.9).to(dtype)
+    norms = psac.per_sample_norms(model, loss_of(autocast), x)
+    assert norms.dtype is torch.float32
+    expected = oracles.norms(oracles.gradients(model, loss_of(autocast), x))
+    torch.testing.assert_close(norms.double(), expected, rtol=2e-2, atol=1e-4)
 
 
 @pytest.mark.parametrize("dtype", [BFLOAT, torch.float64])
-def test_kept_gradients_of_layer_norms_survive_other_layers_and_proofs(dtype):
+def test_kept_gradients_of_layer_norms_survive_other_layers_and_comparisons(dtype):
     """By torch, where the compiled loop does not serve: one row a sample, so nothing is summed."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.LayerNorm(4), nn.Tanh(), nn.LayerNorm(4)).to(dtype)
-    x = torch.randn(40, 4).to(dtype)
-    with psac.Engine(model, clipping=psac.AutoV(1.0), loss_reduction="sum") as engine:
-        found = []
-        for _ in range(5):  # forwards 1, 2 and 4 are proved
-            (model(x) * torch.linspace(1, 2, 4, dtype=dtype)).float().sum().backward()
-            found.append(flat(engine.collect()))
+    total, found = ClippedSum(Evaluator(model), psac.AutoV(1.0)), []
+    for _ in range(3):  # the first is compared with plain autograd
+        total.add(loss_of(False), torch.randn(40, 4, generator=seeded(1)).to(dtype))
+        found.append(flat(total.collect()))
     for sums in found:
         torch.testing.assert_close(sums, found[-1])
+
+
+def seeded(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
 
 
 @pytest.mark.parametrize("dtype", [BFLOAT, torch.float16])
@@ -184,12 +202,11 @@ def test_noise_is_added_in_float32_and_the_parameter_gets_its_own_dtype(monkeypa
         records = TensorDataset(torch.ones(num_records, 16))
         with psac.make_private(
             model, optimizer, records, batch_size=num_records, steps=1, noise_multiplier=1.0,
-            clipping=psac.AutoV(1.0), loss_reduction="sum", delta=1e-9,
+            clipping=psac.AutoV(1.0), delta=1e-9,
         ) as private:  # fmt: skip
-            for (x,) in private.loader:
-                model(x.to(dtype)).float().sum().backward()
-                optimizer.step()
-        assert model.weight.grad.dtype is dtype
+            for batch in private.loader:
+                private.step(lambda m, x, dtype=dtype: m(x.to(dtype)).float().sum(), batch)
+        assert model.weight.dtype is dtype
         assert seen[-1].dtype is torch.float32
         sizes.append(float(seen[-1].double().norm()))
     assert sizes[1] - sizes[0] == pytest.approx(1, abs=MARGIN)
@@ -197,9 +214,8 @@ def test_noise_is_added_in_float32_and_the_parameter_gets_its_own_dtype(monkeypa
 
 def test_plain_functions_return_float32_sums_of_half_precision_models():
     model = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 1)).to(BFLOAT)
-    sums = psac.weighted_gradient(
-        model, lambda m, x: m(x).float().squeeze(1), torch.ones(5, 4, dtype=BFLOAT), psac.PSAC()
-    )
+    x = torch.ones(5, 4, dtype=BFLOAT)
+    sums = psac.weighted_gradient(model, lambda m, x: m(x).float().sum(), x, psac.PSAC())
     assert {value.dtype for value in sums.values()} == {torch.float32}
 
 
@@ -227,10 +243,8 @@ class Times(nn.Module):
         self.layer, self.twice = layer, twice
 
     def forward(self, x, grads):
-        total = (self.layer(x) * grads).flatten(1).sum(1)
-        if self.twice:
-            total = total - (self.layer(x + 1e-3) * grads).flatten(1).sum(1)
-        return total
+        total = (self.layer(x) * grads).sum()
+        return total - (self.layer(x + 1e-3) * grads).sum() if self.twice else total
 
 
 class Tied(nn.Module):
@@ -240,8 +254,8 @@ class Tied(nn.Module):
 
     def forward(self, tokens, a, b):
         chosen, logits = F.embedding(tokens, self.table), F.linear(a, self.table)
-        picked = logits.gather(2, tokens.unsqueeze(-1)).sum((1, 2))
-        return (chosen * a).sum((1, 2)) - picked + (chosen * b).sum((1, 2))
+        picked = logits.gather(2, tokens.unsqueeze(-1)).sum()
+        return (chosen * a).sum() - picked + (chosen * b).sum()
 
 
 class Centred(nn.Module):
@@ -253,7 +267,7 @@ class Centred(nn.Module):
 
     def forward(self, x, grads):
         w = self.w - self.w.mean((1, 2, 3), keepdim=True)
-        return (F.conv2d(x, w) * grads).flatten(1).sum(1)
+        return (F.conv2d(x, w) * grads).sum()
 
 
 def opposite_rows(inputs: int, outputs: int, positions: int):
@@ -297,33 +311,35 @@ CANCELLING = {
 }
 
 
+def called(model: nn.Module, *record: Tensor) -> Tensor:
+    return model(*record)
+
+
 @pytest.mark.parametrize("budget", [True, False], ids=["kept where possible", "nothing kept"])
 @pytest.mark.parametrize("name", CANCELLING)
 def test_terms_that_cancel_move_the_sum_by_no_more_than_the_bound(monkeypatch, name, budget):
     if not budget:
-        monkeypatch.setattr(capture, "MINIMAL_BUDGET", 0)
-        monkeypatch.setattr(capture, "BUDGET_SHARE", 0)
+        monkeypatch.setattr(measured, "MINIMAL_BUDGET", 0)
+        monkeypatch.setattr(measured, "BUDGET_SHARE", 0)
     build, record = CANCELLING[name]
     torch.manual_seed(0)
     model = build()
     others = [record(1.0) for _ in range(12)]
     for rule in (psac.PSAC(), psac.AutoS(), psac.AutoV()):
-        with psac.Engine(model, clipping=rule, loss_reduction="sum") as engine:
+        vectorized = ClippedSum(Evaluator(model), rule)
 
-            def summed(records, engine=engine):
-                model(*map(torch.cat, zip(*records, strict=True))).sum().backward()
-                return flat(engine.collect())
+        def summed(records, total=vectorized):
+            total.add(called, tuple(map(torch.cat, zip(*records, strict=True))))
+            return flat(total.collect())
 
-            summed(others)
-            # Forwards 1, 2, 4, 8, ... are proved, and refuse what does not come out the same twice.
-            for c in (1e3, 1e5, 1e7, 1e10):
-                before, with_it = summed(others), summed([record(c), *others])
-                assert float((with_it - before).norm()) <= 1 + MARGIN, (c, rule)
+        for c in (1e3, 1e5, 1e7, 1e10):
+            before, with_it = summed(others), summed([record(c), *others])
+            assert float((with_it - before).norm()) <= 1 + MARGIN, (c, rule)
 
 
 def test_the_norm_of_a_tied_table_is_not_lost_where_its_uses_cancel():
     torch.manual_seed(0)
     model = Tied()
     tokens, a, b = map(torch.cat, zip(*[tied(1e4) for _ in range(20)], strict=True))
-    norms = psac.per_sample_norms(model, lambda m, batch: m(*batch), (tokens, a, b))
+    norms = psac.per_sample_norms(model, called, (tokens, a, b))
     torch.testing.assert_close(norms, b.flatten(1).norm(dim=1), rtol=1e-2, atol=0)

@@ -7,6 +7,8 @@ rule.  Allowed outcomes:
     isolated    one record moves the sums of its own step by one bound at most, and no other step
     refused     a PrivacyError, before anything is released
     impossible  there is nothing left by which it could be written; the case says what is missing
+    stopped     the function's own error, as plain torch would raise it; nothing is released
+    beyond      code of the user's that acts on the model behind the noise: psac does not judge it
 
 Not allowed: `open` (more than that, without a word), `warned` (with a PrivacyWarning), `raised`
 (an error that is not psac's, so that a user does not learn what is wrong).
@@ -14,18 +16,22 @@ Not allowed: `open` (more than that, without a word), `warned` (with a PrivacyWa
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import psac
-from tests.privacy.world import BATCHES, World, difference
+from tests.privacy.world import World, difference
 
-ALLOWED = ("isolated", "refused", "impossible")
+KINDS = ("impossible", "isolated", "stopped", "refused", "beyond", "raised", "warned", "open")
+ALLOWED = KINDS[:5]
 LARGEST = 1.001  # bounds, by the record of a step
 ELSEWHERE = 0.001  # bounds, in a step that does not have the record
 
-CLIPPING = (psac.Abadi(bound=0.5), psac.PSAC())
+# Each with one order of batches.
+RUNS = {"cold": psac.Abadi(bound=0.5), "warm": psac.PSAC()}
 CASES: list[Case] = []
 
 
@@ -39,7 +45,8 @@ class Case:
     title: str
     run: Callable[[World], None]
     outlier: float = 1e3
-    defect: str | None = None  # why the core does not hold it yet; the test expects that
+    stops: type[Exception] | None = None  # what the function raises for some records
+    beyond: str | None = None  # why psac does not judge it
 
     @property
     def id(self) -> str:
@@ -49,7 +56,8 @@ class Case:
 @dataclass
 class Outcome:
     kind: str
-    ratio: float | None = None
+    ratio: float | None = None  # of the steps that have the record
+    elsewhere: float | None = None  # of the steps that do not
     message: str = ""
     ways: list[str] = field(default_factory=list)
 
@@ -59,27 +67,22 @@ class Outcome:
 
 
 def case(
-    cause: str, title: str, *, outlier: float = 1e3, defect: str | None = None
+    cause: str, title: str, **settings: Any
 ) -> Callable[[Callable[[World], None]], Callable[[World], None]]:
     """Puts a function into the table."""
 
     def put(run: Callable[[World], None]) -> Callable[[World], None]:
-        CASES.append(Case(cause, title, run, outlier, defect))
+        CASES.append(Case(cause, title, run, **settings))
         return run
 
     return put
 
 
 def measure(this: Case) -> Outcome:
-    """The worst over the rules and the orders of batches; the first refusal ends it."""
-    worst = Outcome("isolated", 0.0)
-    for clipping in CLIPPING:
-        for order in BATCHES:
-            outcome = measure_once(this, clipping, order)
-            if not outcome.allowed or outcome.kind != "isolated":
-                return outcome
-            worst.ratio = max(worst.ratio or 0.0, outcome.ratio or 0.0)
-            worst.ways = sorted({*worst.ways, *outcome.ways})
+    """The worst over the rules and the orders of batches."""
+    found = [measure_once(this, clipping, order) for order, clipping in RUNS.items()]
+    worst = max(found, key=lambda o: (KINDS.index(o.kind), max(o.ratio or 0, o.elsewhere or 0)))
+    worst.ways = sorted({way for outcome in found for way in outcome.ways})
     return worst
 
 
@@ -95,16 +98,23 @@ def measure_once(this: Case, clipping: psac.ClippingRule, order: str) -> Outcome
         except psac.PrivacyError as error:
             return Outcome("refused", message=plain(error))
         except Exception as error:  # noqa: BLE001 - whatever it is, it goes into the table
-            return Outcome("raised", message=f"{type(error).__name__}: {plain(error)}")
+            expected = this.stops is not None and isinstance(error, this.stops)
+            text = f"{type(error).__name__}: {plain(error)}"
+            return Outcome("stopped" if expected else "raised", message=text)
     own, elsewhere = difference(*worlds)
     if worlds[0].replaced:
         own /= 2  # one record goes and another comes
-    ratio, ways = max(own, elsewhere), sorted({way for world in worlds for way in world.ways})
-    if own <= LARGEST and elsewhere <= ELSEWHERE:
-        return Outcome("isolated", ratio, ways=ways)
+    ways = sorted({way for world in worlds for way in world.ways})
     told = [plain(w.message) for w in raised if issubclass(w.category, psac.PrivacyWarning)]
-    return Outcome("warned" if told else "open", ratio, told[0] if told else "", ways)
+    if own <= LARGEST and elsewhere <= ELSEWHERE:
+        kind = "isolated"
+    elif this.beyond:
+        kind, told = "beyond", [this.beyond]
+    else:
+        kind = "warned" if told else "open"
+    return Outcome(kind, own, elsewhere, told[0] if told else "", ways)
 
 
 def plain(error: object) -> str:
-    return " ".join(str(error).split())
+    """On one line, and the same each time: without the addresses of objects."""
+    return re.sub(r"0x[0-9a-f]{4,}", "0x...", " ".join(str(error).split()))

@@ -1,8 +1,8 @@
 """Neighbouring batches, and what one record moves.
 
 A world either has the record or not.  Cases take batches from it and give losses back; the sums of
-clipped gradients are kept.  Two worlds that differ in nothing but the record are then compared, step
-by step: in a step that has the record the sums may be one bound apart, in any other not at all.
+clipped gradients are kept.  Two worlds that differ in nothing but the record are then compared, a
+step at a time: where it has the record the sums may be one bound apart, elsewhere not at all.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch.utils.data import TensorDataset
 import psac
 from psac.gradients import ClippedSum, Evaluator
 
-FEATURES, CLASSES, RECORDS = 4, 3, 16
+FEATURES, CLASSES, RECORDS = 4, 3, 12
 # "a": a batch that may have the record; "b": always the same one.  What is learned or checked in
 # the first step must hold in later ones, and the other way round.
 BATCHES = {"cold": "abab", "warm": "bbab"}
@@ -44,7 +44,9 @@ class World:
     def inputs(self, *shape: int, seed: int = 1, may_have: bool = True, n: int = RECORDS) -> Tensor:
         """[n, *shape], with the outlier or without."""
         values = torch.randn(n, *shape, generator=torch.Generator().manual_seed(seed))
-        return self.of_records(values, torch.full((1, *shape), self.outlier)) if may_have else values
+        return (
+            self.of_records(values, torch.full((1, *shape), self.outlier)) if may_have else values
+        )
 
     def labels(self, *, seed: int = 1, may_have: bool = True, n: int = RECORDS) -> Tensor:
         generator = torch.Generator().manual_seed(seed)

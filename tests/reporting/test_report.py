@@ -80,6 +80,15 @@ def test_a_page_says_how_many_copies_of_a_picture_were_seen(own, tmp_path):
     assert "60,000 records, each seen as 2 " in words_of(page_of(own, tmp_path))
 
 
+@pytest.mark.parametrize("publish", [False, True])
+def test_a_page_says_how_records_were_kept_apart_if_the_run_does(own, tmp_path, publish):
+    alone = "by construction (one record at a time)"
+    edit(own / "summary.json", isolation=alone)
+    assert f"the others, {alone}." in words_of(page_of(own, tmp_path, publish=publish))
+    edit(own / "summary.json", isolation=None)
+    assert "Isolation not written" in words_of(page_of(own, tmp_path, publish=publish))
+
+
 def test_the_page_needs_nothing_from_elsewhere(runs, tmp_path):
     page = page_of(runs["secure"], tmp_path)
     tags = Tags(page)

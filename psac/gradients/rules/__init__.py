@@ -26,7 +26,7 @@ Rule = Callable[..., Any]
 FUNCTIONS: dict[Rule, tuple[Any, ...]] = {
     matrix.linear: (torch.nn.functional.linear,),
     matrix.matmul: (
-        torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.mm, Tensor.mm, torch.bmm, Tensor.bmm,
+        torch.matmul, Tensor.matmul, torch.mm, Tensor.mm, torch.bmm, Tensor.bmm,
         torch.mv, Tensor.mv, torch.linalg.matmul,
     ),
     matrix.addmm: (torch.addmm, Tensor.addmm),
@@ -49,6 +49,10 @@ FUNCTIONS: dict[Rule, tuple[Any, ...]] = {
     attention.attention: (torch.nn.functional.scaled_dot_product_attention,),
     chance.rand: (torch.rand,),
     chance.randn: (torch.randn,),
+    chance.bernoulli: (torch.bernoulli, Tensor.bernoulli),
+    chance.normal: (torch.normal,),
+    chance.multinomial: (torch.multinomial, Tensor.multinomial),
+    chance.poisson: (torch.poisson,),
     recurrent.lstm: (torch.lstm,),
     recurrent.gru: (torch.gru,),
     recurrent.rnn_tanh: (torch.rnn_tanh,),
@@ -62,6 +66,7 @@ FUNCTIONS: dict[Rule, tuple[Any, ...]] = {
     losses.soft_margin: (torch.nn.functional.soft_margin_loss,),
     losses.margin_ranking: (torch.nn.functional.margin_ranking_loss,),
     losses.triplet_margin: (torch.nn.functional.triplet_margin_loss,),
+    losses.gaussian_nll: (torch.nn.functional.gaussian_nll_loss,),
     losses.multi_margin: (torch.nn.functional.multi_margin_loss,),
     losses.multilabel_margin: (torch.nn.functional.multilabel_margin_loss,),
 }  # fmt: skip

@@ -1,10 +1,11 @@
-"""Losses without a batching rule, which torch.vmap would compute record by record.
+"""Losses that torch.vmap would compute record by record, or not at all.
 
 CTC takes all records as one batch.  The others are written out in operations that vmap knows.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +36,8 @@ def written_out(terms: Callable[..., Tensor]) -> Callable[..., Any]:
         reduction: str = "mean",
         **kwargs: Any,
     ) -> Any:
-        if size_average is not None or reduce is not None or not any(are_records(*args)):
+        tensors = [value for value in args if isinstance(value, Tensor)]
+        if size_average is not None or reduce is not None or not any(are_records(*tensors)):
             return NotImplemented
         with rec:
             if reduction == "batchmean":
@@ -78,6 +80,18 @@ def triplet_margin_terms(
     return (margin + near - far).clamp(min=0)
 
 
+def gaussian_nll_terms(
+    input: Tensor, target: Tensor, var: Tensor | float, *, full: bool = False, eps: float = 1e-6
+) -> Tensor:
+    """Torch looks at the values of the variances, which may not be negative."""
+    var = torch.as_tensor(var, dtype=input.dtype, device=input.device)
+    if var.dim() == input.dim() - 1:
+        var = var.unsqueeze(-1)
+    var = var + (var.clamp(min=eps) - var).detach()
+    terms = (var.log() + (input - target).square() / var) / 2
+    return terms + math.log(2 * math.pi) / 2 if full else terms
+
+
 def multi_margin_terms(
     input: Tensor,
     target: Tensor,
@@ -108,6 +122,7 @@ kl_div = written_out(kl_div_terms)
 soft_margin = written_out(soft_margin_terms)
 margin_ranking = written_out(margin_ranking_terms)
 triplet_margin = written_out(triplet_margin_terms)
+gaussian_nll = written_out(gaussian_nll_terms)
 multi_margin = written_out(multi_margin_terms)
 multilabel_margin = written_out(multilabel_margin_terms)
 

@@ -121,9 +121,9 @@ def times(
 def rows_by_rows(inputs: Tensor, grads: Tensor, n: int) -> Outer | Ragged | Single:
     """sum over positions of x_i g_o, of shape [i, o]; both are [n, positions..., features]."""
     positions = math.prod(inputs.shape[1:-1])
+    if positions == 1:
+        return Single(*(shaped(t, (n, t.shape[-1])) for t in (inputs, grads)))
     x_npi, g_npo = (t.reshape(n, positions, t.shape[-1]) for t in (inputs, grads))
-    if x_npi.shape[1] == 1:
-        return Single(x_npi.squeeze(1), g_npo.squeeze(1))
     shape = (x_npi.shape[-1], g_npo.shape[-1])
     return without_zero_rows(Outer(x_npi.unsqueeze(1), g_npo.unsqueeze(1), shape, True))
 

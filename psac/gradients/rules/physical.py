@@ -24,8 +24,9 @@ def detached(*tensors: Tensor | None) -> list[Tensor | None]:
 
 
 def shaped(output: Tensor, shape: Sequence[int]) -> Tensor:
-    """An output that nobody else has, in another shape, and no view of it for autograd.
+    """The same memory in another shape, and no view for autograd.
 
-    A hook on a view is lost when the view is written in place (`F.relu_`).
+    For outputs that nobody else has: a hook on a view would be lost when it is written in place
+    (`F.relu_`).  For gradients: a view would hold the tensor that it was made of.
     """
     return output if output.shape == tuple(shape) else unsafe_view(output, list(shape))

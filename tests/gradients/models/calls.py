@@ -177,6 +177,12 @@ rows(
     (5, 4),
     lambda m, x: torch.func.functional_call(m, dict(m.named_parameters()), (x,)),
 )
+rows(
+    "branch_on_a_random_number",
+    lambda: two(4, 3, 2),
+    (5, 4),
+    lambda m, x: m(x) if torch.rand([]) < 2 and torch.randn(()) < 100 else m[0](x),
+)
 
 
 class Experts(nn.Module):

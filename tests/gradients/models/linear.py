@@ -24,7 +24,6 @@ rows("linear_wide_gram", lambda: two(3, 400, 300), (3, 65, 3))
 rows("as_many_positions_as_samples", lambda: two(4, 4, 4), (4, 4, 4))
 rows("batch_of_two", lambda: two(4, 3, 2), (2, 3, 4))
 rows("batch_of_one", lambda: two(4, 3, 2), (1, 3, 4))
-rows("partly_without_features", lambda: two(4, 0, 2), (5, 3, 4))
 rows("bilinear", lambda: nn.Bilinear(4, 4, 3), (5, 4), lambda m, x: m(x, x.tanh()))
 rows(
     "bilinear_of_positions",

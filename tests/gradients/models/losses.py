@@ -67,6 +67,10 @@ by_class("huber", lambda out, y, x: F.huber_loss(out, x, delta=0.5))
 by_class("poisson", lambda out, y, x: F.poisson_nll_loss(out, x.abs()))
 by_class("gaussian", lambda out, y, x: F.gaussian_nll_loss(out, x, out.exp()))
 by_class(
+    "gaussian_of_one_variance",
+    lambda out, y, x: F.gaussian_nll_loss(out, x, out[:, 0].exp() / 3, full=True, eps=0.5),
+)
+by_class(
     "kl_div",
     lambda out, y, x: F.kl_div(out.log_softmax(-1), x.softmax(-1), reduction="batchmean"),
 )
@@ -121,8 +125,9 @@ def ctc(name: str, loss) -> None:
 
 
 ctc("ctc", lambda out, y, t, c: F.ctc_loss(out.transpose(0, 1), y, t, c))
-ctc("ctc_of_one_sequence", lambda out, y, t, c: F.ctc_loss(out[0], y[0], t[0], c[0]))
-ctc("ctc_of_labels_alone", lambda out, y, t, c: F.ctc_loss(out.transpose(0, 1), y[0], t, c))
+THREE = torch.tensor([3])
+ctc("ctc_of_one_sequence", lambda out, y, t, c: F.ctc_loss(out[0], y[0], t[0], THREE[0]))
+ctc("ctc_of_labels_alone", lambda out, y, t, c: F.ctc_loss(out.transpose(0, 1), y[0], t, THREE))
 ctc(
     "ctc_of_known_lengths",
     lambda out, y, t, c: F.ctc_loss(out.transpose(0, 1), y, (8,), (3,), reduction="sum", blank=0),

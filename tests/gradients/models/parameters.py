@@ -51,7 +51,7 @@ def in_place(m: nn.Module, x: Tensor) -> Tensor:
     out = x * 2
     out += m.w
     out *= m.v
-    out[:, 0] = m.w * out[:, 1]
+    out[:, 0] = m.w * out[:, 1].clone()
     return out.add_(m.v)
 
 

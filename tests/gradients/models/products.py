@@ -9,6 +9,7 @@ from tests.gradients.table import raw
 X, VECTOR = (5, 3, 4), (5, 4)
 
 raw("matmul", lambda m, x: (x @ m.w).tanh() @ m.v, X, w=(4, 3), v=(3, 2))
+raw("matmul_without_features", lambda m, x: x @ m.w @ m.v + m.b, X, w=(4, 0), v=(0, 2), b=(2,))
 raw("matmul_method", lambda m, x: x.matmul(m.w).tanh(), X, w=(4, 2))
 raw("matmul_function", lambda m, x: torch.matmul(x, m.w).tanh(), X, w=(4, 2))
 raw("matmul_of_linalg", lambda m, x: torch.linalg.matmul(x, m.w), X, w=(4, 2))

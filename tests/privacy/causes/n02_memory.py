@@ -1,7 +1,7 @@
 """N2: plain Python between records.
 
-Where vmap refuses, records are computed one after the other, and Python has values to remember.  Each
-case keeps the largest mean so far, in another place, and shifts the next record by it.
+Where vmap refuses, records are computed one after the other, and Python has values to remember.
+Each case keeps the largest mean so far, in another place, and shifts the next record by it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import contextvars
 import decimal
 import functools
 import os
-import random
 import sys
 import threading
 import types
@@ -20,7 +19,6 @@ import types
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.privacy.case import case
 from tests.privacy.world import World, cross_entropy, network
@@ -296,149 +294,3 @@ def slots(world: World) -> None:
     kept.largest = 0.0
     put = lambda model, value: setattr(kept, "largest", value)  # noqa: E731
     world.steps(network(), remembering(lambda m: kept.largest, put))
-
-
-@case("N2", "a forward hook that divides by a running norm")
-def a_forward_hook(world: World) -> None:
-    model, kept = network(), {"norm": 0.0}
-
-    def hook(module: nn.Module, inputs: tuple, output: Tensor) -> Tensor:
-        kept["norm"] = max(kept["norm"], float(output.detach().norm()))
-        return output / (0.1 + kept["norm"])
-
-    model[0].register_forward_hook(hook)
-    world.steps(model, cross_entropy)
-
-
-@case("N2", "Python's random, seeded by a value of the record before")
-def a_seed(world: World) -> None:
-    random.seed(0)
-
-    def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-        shift = random.uniform(-3, 3)
-        if x.mean().item() > 100:
-            random.random()
-        return cross_entropy(model, x + shift, y)
-
-    world.steps(network(), loss)
-
-
-@case("N2", "a numpy Generator, advanced by some records only")
-def a_numpy_generator(world: World) -> None:
-    draws = np.random.default_rng(0)
-
-    def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-        shift = float(draws.normal()) * 3
-        if x.mean().item() > 100:
-            draws.normal()
-        return cross_entropy(model, x + shift, y)
-
-    world.steps(network(), loss)
-
-
-@case("N2", "torch's generator, advanced by some records only")
-def a_torch_generator(world: World) -> None:
-    def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-        shift = 3 * torch.randn(())
-        if x.mean().item() > 100:
-            torch.randn(())
-        return cross_entropy(model, x + shift, y)
-
-    model = network()
-    torch.manual_seed(0)
-    world.steps(model, loss)
-
-
-@case("N2", "a label that all records of the batch share, counted")
-def a_count_that_agrees(world: World) -> None:
-    """One record leaves the count at 0, two of the same label leave it at 1."""
-    model, counts = network(), {"n": 0}
-
-    def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-        if int(y) == 1:
-            counts["n"] += 1
-        return cross_entropy(model, -x if counts["n"] > 1 else x, y)
-
-    def batch(may_have: bool) -> tuple[Tensor, Tensor]:
-        x, _ = world.batch(may_have)
-        n = (1 + world.has_record) if may_have else len(x)
-        return x[-n:], torch.ones(n, dtype=torch.long)
-
-    world.steps(model, loss, batch)
-
-
-class ScriptedMemory(nn.Module):
-    largest: float
-
-    def __init__(self):
-        super().__init__()
-        self.largest = 0.0
-
-    def forward(self, x):
-        before = self.largest
-        self.largest = max(before, min(float(x.mean()), 200.0))
-        return x - before
-
-
-@case("N2", "an attribute of a torch.jit.script module")
-def a_scripted_module(world: World) -> None:
-    world.steps(nn.Sequential(torch.jit.script(ScriptedMemory()), network()), cross_entropy)
-
-
-@case("N2", "a TorchDispatchMode with a memory, around the step")
-def a_dispatch_mode(world: World) -> None:
-    class Largest(TorchDispatchMode):
-        def __init__(self):
-            super().__init__()
-            self.largest = 0.0
-
-        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-            if func is torch.ops.aten.tanh.default:
-                self.largest = max(self.largest, float(args[0].max()))
-                args = (args[0] - self.largest,)
-            return func(*args, **(kwargs or {}))
-
-    model, mode = network(), Largest()
-    for batch in world.batches(model):
-        with mode:
-            world.step(cross_entropy, batch)
-
-
-@case("N2", "saved_tensors_hooks with a running scale")
-def saved_tensors(world: World) -> None:
-    kept = {"largest": 1.0}
-
-    def pack(tensor: Tensor) -> tuple[Tensor, float]:
-        if tensor.is_floating_point():
-            kept["largest"] = max(kept["largest"], float(tensor.detach().abs().max()))
-        return tensor, kept["largest"]
-
-    def unpack(packed: tuple[Tensor, float]) -> Tensor:
-        tensor, scale = packed
-        return tensor / scale if tensor.is_floating_point() else tensor
-
-    model = network()
-    for batch in world.batches(model):
-        with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
-            world.step(cross_entropy, batch)
-
-
-@torch.library.custom_op("psac_tests::remembering", mutates_args=())
-def remembering_operator(x: Tensor) -> Tensor:
-    before = LARGEST
-    put_global(None, max(before, min(float(x.mean()), 200.0)))
-    return x - before
-
-
-@remembering_operator.register_fake
-def _(x):
-    return torch.empty_like(x)
-
-
-remembering_operator.register_autograd(lambda ctx, grad: grad)
-
-
-@case("N2", "an operator in Python, without a vmap rule, with a memory")
-def an_operator(world: World) -> None:
-    put_global(None, 0.0)
-    world.steps(network(), lambda m, x, y: cross_entropy(m, remembering_operator(x), y))

@@ -20,12 +20,11 @@ def squared_error(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     return (model(x).sum() - y.sum()).square() / 2
 
 
-def regression(world: World, model: nn.Module, *shape: int, x: float, y: float) -> None:
+def regression(
+    world: World, model: nn.Module, *shape: int, x: float, y: float, clipping=None
+) -> None:
     """Ordinary records, and one with these inputs and this label."""
-    if isinstance(world.clipping, psac.Abadi):
-        world.clipping = psac.Abadi(bound=1e-3)
-    else:
-        world.clipping = psac.AutoS()
+    world.clipping = clipping or psac.Abadi(bound=1e-3)
 
     def batch(may_have: bool) -> tuple[Tensor, Tensor]:
         generator = torch.Generator().manual_seed(3)
@@ -46,6 +45,12 @@ def regression(world: World, model: nn.Module, *shape: int, x: float, y: float) 
 @case("N3", "linear layer without bias, inputs 2.5e-23, label 1.2e19")
 def a_linear_layer(world: World) -> None:
     regression(world, nn.Linear(2000, 1, bias=False), 2000, x=TINY, y=LABEL)
+
+
+@case("N3", "the same with AutoS() as it comes")
+def a_rule_as_it_comes(world: World) -> None:
+    layer = nn.Linear(20000, 1, bias=False)
+    regression(world, layer, 20000, x=TINY, y=LABEL, clipping=psac.AutoS())
 
 
 @case("N3", "the same with two positions")
@@ -101,8 +106,7 @@ def small_gradients(world: World) -> None:
             inputs = torch.cat([torch.tensor([[LABEL, TINY]]), inputs])
         return inputs, torch.zeros(len(inputs))
 
-    if isinstance(world.clipping, psac.Abadi):
-        world.clipping = psac.Abadi(bound=1e-3)
+    world.clipping = psac.Abadi(bound=1e-3)
     torch.manual_seed(0)
     world.steps(Product(), loss, batch)
 
@@ -128,9 +132,6 @@ def cancelling_positions(world: World) -> None:
             inputs = torch.cat([record, inputs])
         return inputs, torch.zeros(len(inputs))
 
-    if isinstance(world.clipping, psac.Abadi):
-        world.clipping = psac.AutoV()
+    world.clipping = psac.AutoV()
     torch.manual_seed(0)
-    world.steps(
-        nn.Linear(16, 16, bias=False), lambda m, x, y: m(x).sum() + 0 * y.sum(), batch
-    )
+    world.steps(nn.Linear(16, 16, bias=False), lambda m, x, y: m(x).sum() + 0 * y.sum(), batch)

@@ -41,9 +41,8 @@ def chosen_batches(world: World) -> None:
     with world.training(network(), steps=2) as training:
         private = training.private
         for _ in range(3):
-            for x, _ in private.loader:
-                if len(x) != 16:
-                    break
+            for _ in private.loader:
+                break  # not liked
         for batch in training.batches():
             private.step(cross_entropy, batch)
 
@@ -114,7 +113,12 @@ def a_constant(world: World) -> None:
     world.steps(network(), lambda m, x, y: torch.zeros(()))
 
 
-@case("N4", "cholesky of a matrix that is singular for one record", outlier=0.0)
+@case(
+    "N4",
+    "cholesky of a matrix that is singular for one record",
+    outlier=0.0,
+    stops=torch.linalg.LinAlgError,
+)
 def a_singular_matrix(world: World) -> None:
     def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
         square = x.T @ x + torch.diag_embed(x[0].abs())

@@ -48,11 +48,6 @@ def exchanged(world: World) -> None:
     world.steps(network(), after(lambda x: x.copy_(x.flip(-1))))
 
 
-@case("N5", "noise added in place")
-def noise(world: World) -> None:
-    world.steps(network(), after(lambda x: x.add_(0.01 * torch.randn_like(x))))
-
-
 @case("N5", "x.neg_(), where records are computed one at a time")
 def negated_alone(world: World) -> None:
     def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:

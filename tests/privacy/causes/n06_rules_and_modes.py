@@ -98,9 +98,9 @@ def a_function_inside_a_function(world: World) -> None:
     world.steps(Before(around(OwnRule.apply)), cross_entropy)
 
 
-@case("N6", "such an operator, inside torch.func.grad", outlier=HUGE)
-def an_operator_inside_a_transform(world: World) -> None:
-    slope = torch.func.grad(lambda x: mixed(x).square().sum() / 2)
+@case("N6", "such a Function, inside torch.func.grad", outlier=HUGE)
+def a_function_inside_a_transform(world: World) -> None:
+    slope = torch.func.grad(lambda x: OwnRule.apply(x).square().sum() / 2)
     world.steps(Before(slope), cross_entropy)
 
 

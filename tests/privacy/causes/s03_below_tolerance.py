@@ -69,6 +69,20 @@ def a_batch_norm_layer(world: World) -> None:
     world.steps(nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 3)), cross_entropy)
 
 
+@case(
+    "S3", "model.train() inside the function, with a BatchNorm that was in eval mode", outlier=HUGE
+)
+def a_batch_norm_switched_on(world: World) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.Unflatten(1, (2, 4)), nn.BatchNorm1d(2))
+    model.extend([nn.Flatten(), nn.Linear(8, 3)]).eval()
+
+    def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        return F.cross_entropy(model.train()(x), y)
+
+    world.steps(model, loss)
+
+
 @case("S3", "contrastive loss against the rest of the batch", outlier=HUGE)
 def contrastive(world: World) -> None:
     def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:

@@ -64,12 +64,10 @@ class OldStyle(torch.autograd.Function):
 
 @case("S4", "a Function in the old style, without setup_context")
 def an_old_function(world: World) -> None:
-    model, loss = network(), None
-
     def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
         return F.cross_entropy(OldStyle.apply(model(x)), y)
 
-    world.steps(model, loss)
+    world.steps(network(), loss)
 
 
 class OwnRule(torch.autograd.Function):

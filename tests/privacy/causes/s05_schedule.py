@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-
 import torch
 from torch import Tensor, nn
 
@@ -38,20 +36,11 @@ def a_counting_buffer(world: World) -> None:
     world.steps(model, loss)
 
 
-@case("S5", "centring one time in three, by Python's random")
-def by_chance(world: World) -> None:
-    draws = random.Random(0)
-
-    def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-        return cross_entropy(model, mixed(x) if draws.random() < 1 / 3 else x, y)
-
-    world.steps(network(), loss)
-
-
 @case("S5", "a step number in the loop switches to a loss that centres")
 def by_the_loop(world: World) -> None:
     model = network()
     for number, batch in enumerate(world.batches(model)):
+
         def loss(model: nn.Module, x: Tensor, y: Tensor, late: bool = number > 1) -> Tensor:
             return cross_entropy(model, mixed(x) if late else x, y)
 
@@ -66,7 +55,7 @@ def by_physical_batches(world: World) -> None:
         calls["n"] += 1
         return cross_entropy(model, x, y) * (1 if calls["n"] % 2 else -1)
 
-    with world.training(network(), physical_batch_size=8) as training:
+    with world.training(network(), physical_batch_size=6) as training:
         for batch in training.batches():
             training.private.step(loss, batch)
 
@@ -82,7 +71,7 @@ def by_forwards(world: World) -> None:
             self.calls += 1
             return self.network(x if self.calls % 2 else -x)
 
-    with world.training(Alternating(), physical_batch_size=8) as training:
+    with world.training(Alternating(), physical_batch_size=6) as training:
         for batch in training.batches():
             training.private.step(cross_entropy, batch)
 
@@ -96,7 +85,7 @@ def by_calls_alone(world: World) -> None:
         sign = 1 if x.sum().item() == x.sum().item() else 0
         return cross_entropy(model, x, y) * (sign if calls["n"] % 2 else -sign)
 
-    with world.training(network(), physical_batch_size=8) as training:
+    with world.training(network(), physical_batch_size=6) as training:
         for batch in training.batches():
             training.private.step(loss, batch)
 

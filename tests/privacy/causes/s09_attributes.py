@@ -1,7 +1,7 @@
 """S9: what a call leaves behind, where the next one reads it.
 
 Under vmap numbers cannot be had, but tensors can be kept: record k of one batch would meet record k
-of the next.  So here a batch differs by a record that is replaced, and what counts is the next step.
+of the next.  So a record is replaced here by another one, and the next step is what counts.
 """
 
 from __future__ import annotations
@@ -44,15 +44,6 @@ def attribute(model, x):
 @case("S9", "self.last = x.detach(), added to the next batch")
 def an_attribute(world: World) -> None:
     keeping(world, Keeping(attribute, last=None))
-
-
-@case("S9", "the same, from the third call on")
-def a_late_attribute(world: World) -> None:
-    def keep(model, x):
-        model.calls += 1
-        return attribute(model, x) if model.calls > 8 else None
-
-    keeping(world, Keeping(keep, last=None, calls=0))
 
 
 @case("S9", "a long list of hidden states")
@@ -136,6 +127,22 @@ def late(world: World, model: nn.Module) -> None:
     for number, batch in enumerate(world.batches(model)):
         model.late = number > 1
         world.step(cross_entropy, batch)
+
+
+@case("S9", "self.last = x.detach(), from the third step on")
+def a_late_attribute(world: World) -> None:
+    late(world, Keeping(lambda model, x: attribute(model, x) if model.late else None, last=None))
+
+
+@case("S9", "self.last = x.T, from the third step on")
+def a_late_transpose(world: World) -> None:
+    def keep(model, x):
+        before = model.last
+        if model.late:
+            model.last = x.T
+        return None if before is None else before.T
+
+    late(world, Keeping(keep, last=None))
 
 
 @case("S9", "class attribute x.mT, kept from the third step on")

@@ -74,7 +74,7 @@ def the_size_in_a_closure(world: World) -> None:
 def a_loss_scaled_by_the_size(world: World) -> None:
     model = network()
     for batch in world.batches(model):
-        scale = 100 * (len(batch[0]) - RECORDS) + 1e-2
+        scale = 100.0 if len(batch[0]) % 2 else 1e-2
         world.step(lambda m, x, y, scale=scale: scale * cross_entropy(m, x, y), batch)
 
 
@@ -103,6 +103,28 @@ def seeded_dropout(world: World) -> None:
         return cross_entropy(model, F.dropout(x, 0.5), y)
 
     world.steps(network(), loss)
+
+
+@case("S13", "fixed noise: torch.manual_seed(0) within torch.random.fork_rng()")
+def a_seed_in_a_fork(world: World) -> None:
+    def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            noise = torch.randn_like(x)
+        return cross_entropy(model, x + 3 * noise, y)
+
+    world.steps(network(), loss)
+
+
+@case("S13", "torch.set_rng_state to a state that was saved before training")
+def a_saved_state(world: World) -> None:
+    model, state = network(), torch.get_rng_state()
+
+    def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        torch.set_rng_state(state)
+        return cross_entropy(model, F.dropout(x, 0.5), y)
+
+    world.steps(model, loss)
 
 
 @case("S13", "positions counted by calls, where records are computed one at a time")

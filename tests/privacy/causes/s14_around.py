@@ -9,6 +9,9 @@ import psac
 from tests.privacy.case import case
 from tests.privacy.world import Recording, World, cross_entropy, network
 
+OF_THE_DATA = "a record is what the data set returns for a number; that is the user's to keep apart"
+BEHIND = "optimizer, its hooks and learning rate are the user's code, behind the noise"
+
 
 class Remembering:
     """Weighs by the largest norm that it has met."""
@@ -101,7 +104,7 @@ def a_hook_on_parameters(world: World) -> None:
     hooked(world, register)
 
 
-@case("S14", "a hook after the optimizer's step moves the parameters")
+@case("S14", "a hook after the optimizer's step moves the parameters", beyond=BEHIND)
 def a_hook_afterwards(world: World) -> None:
     def register(optimizer, batches):
         def add(*_):
@@ -125,14 +128,18 @@ def a_global_hook(world: World) -> None:
 
     handle = register_optimizer_step_pre_hook(add)
     try:
-        hooked(world, lambda optimizer, given: batches.update(x=torch.zeros(1)))
+        model = network()
+        optimizer = Recording(model.parameters(), lr=0.0)
+        with world.training(model, optimizer=optimizer) as training:
+            for x, y in training.batches():
+                batches["x"] = x
+                training.private.step(cross_entropy, (x, y))
     finally:
         handle.remove()
 
 
-@case("S14", "an optimizer whose own step reads the batch")
+@case("S14", "an optimizer whose own step reads the batch", beyond=BEHIND)
 def an_optimizer_that_reads(world: World) -> None:
-    """An optimizer is the user's code behind the noise: it is trusted with what it is given."""
     model, batches = network(), {}
 
     class Reading(Recording):
@@ -147,25 +154,24 @@ def an_optimizer_that_reads(world: World) -> None:
             training.private.step(cross_entropy, (x, y))
 
 
-@case("S14", "a learning rate that follows the size of the batch")
+@case("S14", "a learning rate that follows the size of the batch", beyond=BEHIND)
 def a_learning_rate_by_size(world: World) -> None:
     model = network()
     optimizer = Recording(model.parameters(), lr=0.0)
     with world.training(model, optimizer=optimizer) as training:
         for x, y in training.batches():
-            optimizer.param_groups[0]["lr"] = float(len(x) - 16)
+            optimizer.param_groups[0]["lr"] = float(len(x) % 2)
             training.private.step(cross_entropy, (x, y))
 
 
-@case("S14", "ReduceLROnPlateau on the losses of the batch")
+@case("S14", "a learning rate that follows private.sensitive.losses", beyond=BEHIND)
 def a_plateau(world: World) -> None:
     model = network()
     optimizer = Recording(model.parameters(), lr=0.0)
     with world.training(model, optimizer=optimizer) as training:
         for batch in training.batches():
             training.private.step(cross_entropy, batch)
-            loss = float(training.private.sensitive.losses.mean())
-            optimizer.param_groups[0]["lr"] = loss if loss > 1.5 else 0.0
+            optimizer.param_groups[0]["lr"] = float(training.private.sensitive.losses.max())
 
 
 @case("S14", "a parametrization that reads the batch")
@@ -212,3 +218,24 @@ def weights_in_the_loop(world: World) -> None:
             with torch.no_grad():
                 model[0].bias.add_(x.mean())
             training.private.step(cross_entropy, (x, y))
+
+
+class Blending:
+    """Each record is blended with the one that was read before it."""
+
+    def __init__(self, x: Tensor, y: Tensor) -> None:
+        self.x, self.y, self.last = x, y, torch.zeros(x.shape[1])
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, k: int):
+        before, self.last = self.last, self.x[k]
+        return self.x[k] + before, self.y[k]
+
+
+@case("S14", "a data set that blends a record with the one before", beyond=OF_THE_DATA)
+def a_data_set(world: World) -> None:
+    with world.training(network(), dataset=Blending(*world.batch())) as training:
+        for batch in training.batches():
+            training.private.step(cross_entropy, batch)

@@ -14,9 +14,8 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
-from psac.generators import restore, saved
-from psac.gradients.errors import NotIsolated
-from psac.parts import (
+from psac.collation.generators import restore, saved
+from psac.collation.parts import (
     Draws,
     Finding,
     Leaves,
@@ -28,6 +27,7 @@ from psac.parts import (
     same,
     unlike,
 )
+from psac.gradients.errors import NotIsolated
 
 POOL = 16  # records that a random collate_fn is tested with
 # An entry that is as random alone as in the batch is that far apart in 64 draws with probability at

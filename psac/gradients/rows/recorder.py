@@ -4,7 +4,7 @@ The recorder is a function mode: every torch call passes it.  Where parameters m
 parameter is cut off from the graph, and the output gradient is taken in the backward (`tap`), with
 the record of each of its rows (owners.py).
 
-- Operations that have a rule (`row_rules.py`) run as they are.
+- Operations that have a rule (`rules.py`) run as they are.
 - In operations that broadcast, parameters are copied to each row (as a view).
 - In others, each entry of the parameters must be used by one record, or the function is refused.
 """
@@ -22,19 +22,19 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from .contributions import Dense
-from .errors import NotIsolated, NotVectorized, PrivacyError
+from ..contributions import Dense
+from ..errors import NotIsolated, NotVectorized, PrivacyError
+from ..recorder import ASKS_FOR_MODES, AttributeOfTensor, Start, Uses, tensors_in, transparent
+from ..watch import Watch
 from .owners import Codes, Mixed, Owners
-from .recorder import AttributeOfTensor, Start, Uses, tensors_in, transparent
-from .row_rules import ELEMENTWISE, RULES
-from .watch import Watch
+from .rules import ELEMENTWISE, RULES
 
 # What rows add, from their owners and the output gradient [m, features].
 UsesOfRows = Callable[[Owners, Tensor], Uses]
 MOST_BYTES = 2**28  # of per-sample gradients of a tensor that no rule knows
 MIXED = (
-    "in {}, gradients of several records' losses reach the same row: the loss of a record depends "
-    "on other records. With batched=True the loss of each record must be computed from it alone."
+    "gradients of several records' losses reach one row of {}: the loss of a record depends on "
+    "other records. With batched=True the loss of each record must be computed from it alone."
 )
 
 
@@ -47,7 +47,8 @@ class Tap:
         self.text, self.axes, self.uses, self.saved = text, axes, uses, saved
         self.mixed: Exception = NotIsolated(MIXED.format(text))  # if records share a row
         self.first: Tensor | None = None
-        self.digits: list[Tensor] = []
+        self.digits: list[Tensor] = []  # of each pass
+        self.guesses: list[Owners | None] = []  # that explained it
         self._versions = [tensor._version for tensor in saved]
 
     def rows(self, grad: Tensor) -> Tensor:
@@ -92,10 +93,10 @@ class RowRecorder(TorchFunctionMode):
         self.arrive: Callable[[Uses], None] = list
         self.codes: Codes | None = None
         self.stage = -1  # the pass of the backward
-        self.is_float16 = False
+        self.kinds: set[torch.dtype] = set()  # of outputs
         self._owners: dict[int, Owners] = {}  # by number of rows: the last ones
         self._records: dict[int, weakref.ref[Tensor]] = {}
-        self._of_model = set(watch.known)
+        self._outside = set(watch.known)  # by id: what was there before the call
         self._last: tuple = ()
 
     # What rules call
@@ -126,7 +127,9 @@ class RowRecorder(TorchFunctionMode):
     def hook(self, output: Tensor, tap: Tap) -> Tensor:
         if not output.requires_grad:
             output = Start.apply(self.anchor, output)
-        self.is_float16 = self.is_float16 or output.dtype is torch.float16
+        elif output._is_view():
+            output = output.clone()  # a view would lose the hook when it is written in place
+        self.kinds.add(output.dtype)
         output.register_hook(functools.partial(self._arrived, tap))
         return output
 
@@ -183,22 +186,35 @@ class RowRecorder(TorchFunctionMode):
         if not self.stage:
             tap.first = rows
             return
-        assert tap.first is not None
-        assert self.codes is not None
-        owners = self._guess(len(rows))
         try:
-            guess = self.codes.digits[self.stage - 1][owners.values] if owners else None
-            tap.digits.append(self.codes.digits_of(tap.first, rows, guess))
-            if self.stage < self.codes.passes:
-                return
-            found = self.codes.owners(tap.digits)
+            owners = self._owners_of(tap, rows)
         except Mixed:
             raise tap.mixed from None
-        if owners is None or not torch.equal(found, owners.values):
-            owners = self._owners[len(rows)] = Owners(found, self.num_records)
-        tap.refuse_writes()
-        self.arrive(tap.uses(owners, tap.first))
-        tap.first = None
+        if owners is not None:
+            tap.refuse_writes()
+            assert tap.first is not None
+            self.arrive(tap.uses(owners, tap.first))
+            tap.first = None
+
+    def _owners_of(self, tap: Tap, coded: Tensor) -> Owners | None:
+        """None if there are more passes to come."""
+        assert tap.first is not None
+        assert self.codes is not None
+        guess, digits = self._guess(len(coded)), None
+        if guess is not None:
+            digits = self.codes.digits[self.stage - 1][guess.values]
+            if not self.codes.explains(tap.first, coded, digits):
+                guess = digits = None
+        if digits is None:
+            digits, tap.first = self.codes.digits_of(tap.first, coded)
+        tap.digits.append(digits)
+        tap.guesses.append(guess)
+        if self.stage < self.codes.passes:
+            return None
+        if guess is None or tap.guesses != [guess] * self.codes.passes:
+            guess = Owners(self.codes.owners(tap.digits), self.num_records)
+            self._owners[len(coded)] = guess
+        return guess
 
     def _guess(self, rows: int) -> Owners | None:
         """As in the operation before; else as many rows for each record."""
@@ -221,8 +237,7 @@ class RowRecorder(TorchFunctionMode):
             return result
         shared, records = self._look(args, kwargs)
         name = getattr(func, "__name__", str(func))
-        if records:
-            self._note(name, args)
+        self._note(name, args)
         if shared and records and torch.is_grad_enabled():
             result = self._meet(func, name.strip("_"), args, kwargs)
         else:
@@ -248,7 +263,8 @@ class RowRecorder(TorchFunctionMode):
             return True
         if key not in self.watch.known:
             self.watch.meet(tensor)
-        if not self.takes_constants or key in self._of_model:
+            self._outside.add(key)
+        if not self.takes_constants or key in self._outside:
             return False
         taken = tensor.dim() > 1 and len(tensor) == self.num_records
         self.took_constants = self.took_constants or taken
@@ -262,22 +278,31 @@ class RowRecorder(TorchFunctionMode):
         self._last = kinds
 
     def _made(self, result: Any, shared: bool, records: bool) -> None:
+        if records:
+            self.made_of_records(result)
+            return
         for tensor in tensors_in((result,)):
-            if records:
-                self.shared.pop(id(tensor), None)
-                self.made_of_records(tensor)
-            else:
-                self._records.pop(id(tensor), None)
-                self.watch.known.add(id(tensor))
-                if shared and tensor.requires_grad:
-                    self.shared[id(tensor)] = tensor
+            self._records.pop(id(tensor), None)
+            self.watch.known.add(id(tensor))
+            if shared and tensor.requires_grad:
+                self.shared[id(tensor)] = tensor
 
-    def made_of_records(self, tensor: Tensor) -> None:
-        self._records[id(tensor)] = weakref.ref(tensor)
-        self.watch.keep(tensor)
+    def made_of_records(self, result: Any) -> None:
+        for tensor in tensors_in((result,)):
+            key = id(tensor)
+            if key in self._outside:
+                raise PrivacyError(
+                    "the loss function writes what it computed from records into a tensor of shape "
+                    f"{list(tensor.shape)} that was there before. Leave nothing of a record behind."
+                )
+            self.shared.pop(key, None)
+            self._records[key] = weakref.ref(tensor)
+            self.watch.keep(tensor)
 
     def _meet(self, func: Any, name: str, args: tuple, kwargs: Mapping[str, Any]) -> Any:
         """Parameters meet records."""
+        if any(tensor.is_nested for tensor in tensors_in(args)):
+            raise NotVectorized(f"{name} has a nested tensor, for which psac has no rule")
         rule = RULES.get(func)
         result = NotImplemented if rule is None else rule(self, *args, **kwargs)
         if result is not NotImplemented:
@@ -286,7 +311,7 @@ class RowRecorder(TorchFunctionMode):
             given = tensors_in((*args, *kwargs.values()))
             shape = torch.broadcast_shapes(*(t.shape for t in given))
             copy = functools.partial(self.expanded, shape=shape, rule=name)
-        elif isinstance(func, types.FunctionType):
+        elif is_open(func):
             with self:
                 return transparent(func)(*args, **kwargs)
         else:
@@ -300,3 +325,11 @@ class RowRecorder(TorchFunctionMode):
         if isinstance(value, (list, tuple)) and not hasattr(value, "_fields"):
             return type(value)(self._replaced(v, copy) for v in value)
         return value
+
+
+def is_open(func: Any) -> bool:
+    """Whether torch has it in Python, so that what it calls can be seen (`transparent`)."""
+    if not isinstance(func, types.FunctionType):
+        return False
+    asks = not set(ASKS_FOR_MODES).isdisjoint(func.__code__.co_names)
+    return asks and func.__module__ in ("torch.nn.functional", "torch.functional")

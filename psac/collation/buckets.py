@@ -30,11 +30,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from psac.generators import generators_of, restore, saved
+from psac.collation.check import Check
+from psac.collation.generators import generators_of, restore, saved
+from psac.collation.parts import Leaves, behind, constant, unlike
 from psac.gradients.errors import PrivacyError
 from psac.gradients.trees import rebuilt
-from psac.isolation import Check
-from psac.parts import Leaves, behind, constant, unlike
 
 Collate = Callable[[list[Any]], Any]
 # What a collate_fn raises for a record that it cannot stack with another.

@@ -3,10 +3,10 @@
 Under Poisson sampling a record's gradient must be a function of that record alone.  A `collate_fn`
 that normalises by the batch, sorts, mixes records (mixup) or numbers them by their place lets one
 record change another, and the clipped sum is then not private.  `IsolatedCollate` stands between
-the data set and the batch and refuses such a function; `psac.isolation` has the tests.
+the data set and the batch and refuses such a function; `psac.collation.check` has the tests.
 
 Left to others: what happens after collation (the model and the loss), what the data set does to a
-record before it, and the length that padding gives to a record (`pads`, `psac.buckets`).
+record before it, and the length that padding gives to a record (`pads`, `psac.collation.buckets`).
 
 >>> import torch
 >>> rows = [torch.tensor([1.0, 2.0]), torch.tensor([3.0, 4.0])]
@@ -30,9 +30,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import default_collate
 
-from psac.generators import generators_of, restore, saved
-from psac.isolation import Check
-from psac.parts import Leaves
+from psac.collation.check import Check
+from psac.collation.generators import generators_of, restore, saved
+from psac.collation.parts import Leaves
 
 FIRST_CHECKS = 3  # calls with at least two records that are checked for certain
 CALLS_PER_CHECK = 16  # afterwards, on average
@@ -44,10 +44,10 @@ class IsolatedCollate:
     On every call: each tensor of the batch has as many entries along its first axis as there are
     samples.  On the first three calls with two samples or more, and then on calls that are chosen
     in secret with probability 1/16, the first, the last and a secret third record are tested as
-    `psac.isolation.Check` states.  After a refusal the next calls are checked for certain.
+    `psac.collation.check.Check` states.  After a refusal the next calls are checked for certain.
 
     A check calls `collate_fn` again, on copies of the samples, and leaves every generator that
-    `psac.generators` finds as it was, so that checked calls and others draw the same numbers.
+    `psac.collation.generators` finds as it was: checked calls and others draw the same numbers.
 
     It can be pickled if `collate_fn` can, and called in workers; each worker counts its own calls.
     """

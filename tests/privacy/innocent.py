@@ -1,0 +1,430 @@
+"""What nobody means any harm by: each of these works, or is refused for a true reason.
+
+A row is a model, a function of one record and a batch.  `way` is how psac is to evaluate it.
+"""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+import psac
+from psac.gradients import ClippedSum, Evaluator
+
+N, D, CLASSES = 6, 4, 3
+TABLE: list[Innocent] = []
+
+
+@dataclass(frozen=True)
+class Innocent:
+    name: str
+    make: Callable[[], tuple[nn.Module, Callable, Any]]
+    way: str = "vmap"
+    random: bool = False  # drawn numbers: cannot be compared with a plain loop
+    refused: str | None = None  # what the message says
+
+
+def innocent(name: str, **settings: Any):
+    def put(make: Callable[[], tuple[nn.Module, Callable, Any]]):
+        TABLE.append(Innocent(name, make, **settings))
+        return make
+
+    return put
+
+
+def labelled(*shape: int, n: int = N) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(2)
+    x = torch.randn(n, *(shape or (D,)), generator=generator)
+    return x, torch.randint(0, CLASSES, (n,), generator=generator)
+
+
+def network(out: int = CLASSES) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(D, 8), nn.Tanh(), nn.Linear(8, out))
+
+
+def cross_entropy(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    return F.cross_entropy(model(x), y)
+
+
+class Behind(nn.Module):
+    """A function of the network and the inputs."""
+
+    def __init__(self, function: Callable, inner: nn.Module | None = None) -> None:
+        super().__init__()
+        self.inner, self.function = inner or network(), function
+
+    def forward(self, x: Tensor) -> Any:
+        return self.function(self.inner, x)
+
+
+# Checkpoints
+def checkpointed(reentrant: bool, inner: nn.Module | None = None) -> nn.Module:
+    return Behind(lambda m, x: checkpoint(m, x, use_reentrant=reentrant), inner)
+
+
+def with_dropout() -> nn.Module:
+    return nn.Sequential(nn.Linear(D, 8), nn.Dropout(0.5), nn.Linear(8, CLASSES))
+
+
+@innocent("gradient checkpointing with dropout", random=True)
+def _():
+    return checkpointed(False, with_dropout()), cross_entropy, labelled()
+
+
+@innocent("re-entrant gradient checkpointing with dropout", random=True)
+def _():
+    model = nn.Sequential(nn.Linear(D, D), checkpointed(True, with_dropout()))
+    return model, cross_entropy, labelled()
+
+
+@innocent("a convolution inside a checkpoint that is not re-entrant")
+def _():
+    inner = nn.Sequential(nn.Conv2d(1, 3, 3), nn.ReLU(), nn.Conv2d(3, 3, 3), nn.Flatten())
+    inner.append(nn.Linear(12, CLASSES))
+    return checkpointed(False, inner), cross_entropy, labelled(1, 6, 6)
+
+
+@innocent("checkpoint_sequential")
+def _():
+    def function(m: nn.Sequential, x: Tensor) -> Tensor:
+        return torch.utils.checkpoint.checkpoint_sequential(m, 2, x, use_reentrant=False)
+
+    return Behind(function), cross_entropy, labelled()
+
+
+# Complex parameters
+class Spectral(nn.Module):
+    """The layer of a Fourier neural operator."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(2, 2, 4, dtype=torch.cfloat))
+        self.head = nn.Linear(16, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        modes = torch.einsum("bix,iox->box", torch.fft.rfft(x)[..., :4], self.weight)
+        return self.head(torch.fft.irfft(modes, n=8).flatten(1))
+
+
+@innocent("complex parameters, as in a Fourier neural operator")
+def _():
+    return Spectral(), cross_entropy, labelled(2, 8)
+
+
+# Sizes that happen to agree
+@innocent("a constant in the loss whose length is that of the batch")
+def _():
+    constant = torch.linspace(0, 1, N)
+
+    def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        return (cross_entropy(model, x, y) * constant).sum()
+
+    return network(), loss, labelled()
+
+
+@innocent("as many classes as records")
+def _():
+    return network(N), cross_entropy, labelled()
+
+
+@innocent("as many time steps as records")
+def _():
+    def function(m: nn.Module, x: Tensor) -> Tensor:
+        return m(x)[0][:, -1]
+
+    return Behind(function, nn.LSTM(D, CLASSES, batch_first=True)), cross_entropy, labelled(N, D)
+
+
+@innocent("a weight for each class, as many as records")
+def _():
+    weights = torch.rand(N)
+    return network(N), lambda m, x, y: F.cross_entropy(m(x), y, weights), labelled()
+
+
+# Sparse batches
+@innocent("sparse inputs", refused=r"sparse|dense")
+def _():
+    x, y = labelled()
+    return network(), lambda m, x, y: cross_entropy(m, x.to_dense(), y), (x.to_sparse(), y)
+
+
+@innocent("sparse inputs in rows (CSR)", refused=r"sparse|dense")
+def _():
+    x, y = labelled()
+    return network(), lambda m, x, y: cross_entropy(m, x.to_dense(), y), (x.to_sparse_csr(), y)
+
+
+# Derivatives inside the function
+def energies_and_forces(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    x = x.detach().requires_grad_(True)
+    energy = model(x).sum()
+    (forces,) = torch.autograd.grad(energy, x, create_graph=True)
+    return (energy - y).square().sum() + forces.square().sum()
+
+
+@innocent("forces by autograd.grad inside the function", way="alone")
+def _():
+    return network(1), energies_and_forces, labelled()
+
+
+@innocent("forces by torch.func.grad inside the forward")
+def _():
+    def function(m: nn.Module, x: Tensor) -> Tensor:
+        return -torch.func.grad(lambda a: m(a).sum())(x)
+
+    return Behind(function, network(1)), lambda m, x, y: (m(x) - y).square().mean(), labelled()
+
+
+@innocent("a gradient penalty: double backward inside the function", way="alone")
+def _():
+    def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        x = x.detach().requires_grad_(True)
+        score = model(x).sum()
+        (slope,) = torch.autograd.grad(score, x, create_graph=True)
+        return score + (slope.norm() - 1).square()
+
+    return network(1), loss, labelled()
+
+
+@innocent("FGSM inside the function", way="alone")
+def _():
+    def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        near = x.detach().requires_grad_(True)
+        (slope,) = torch.autograd.grad(cross_entropy(model, near, y), near)
+        return cross_entropy(model, x + 0.1 * slope.sign(), y)
+
+    return network(), loss, labelled()
+
+
+@innocent("a Jacobian by torch.func.jacrev inside the forward")
+def _():
+    def function(m: nn.Module, x: Tensor) -> Tensor:
+        return torch.func.jacrev(lambda a: m(a))(x[0]).sum(-1, keepdim=True).T
+
+    return Behind(function), cross_entropy, labelled()
+
+
+@innocent("torch.func.functional_call inside the function")
+def _():
+    def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        doubled = {name: 2 * p for name, p in model.named_parameters()}
+        return F.cross_entropy(torch.func.functional_call(model, doubled, x), y)
+
+    return network(), loss, labelled()
+
+
+@innocent("one step of MAML inside the function")
+def _():
+    def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        parameters = dict(model.named_parameters())
+        inner = torch.func.functional_call(model, parameters, x)
+        slopes = torch.autograd.grad(
+            F.cross_entropy(inner, y), list(parameters.values()), create_graph=True
+        )
+        moved = {n: p - 0.1 * g for (n, p), g in zip(parameters.items(), slopes, strict=True)}
+        return F.cross_entropy(torch.func.functional_call(model, moved, x), y)
+
+    return network(), loss, labelled()
+
+
+# What models return
+@innocent("a model that returns a Categorical")
+def _():
+    model = Behind(lambda m, x: torch.distributions.Categorical(logits=m(x)))
+    return model, lambda m, x, y: -m(x).log_prob(y).sum(), labelled()
+
+
+@innocent("a Normal whose sample is scored", random=True)
+def _():
+    def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        distribution = torch.distributions.Normal(model(x), 1.0)
+        return distribution.rsample().square().sum() + 0 * y.sum()
+
+    return network(), loss, labelled()
+
+
+@innocent("views of each record, concatenated to 3n rows")
+def _():
+    def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        views = torch.cat([x, x.flip(-1), 0.5 * x])
+        return F.cross_entropy(model(views), y.repeat(3))
+
+    return network(), loss, labelled()
+
+
+# Quantisation
+class FakeQuantized(nn.Module):
+    """A learned step size, with a gradient that goes straight through."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = network()
+        self.scale = nn.Parameter(torch.tensor([0.1]))
+        self.register_buffer("zero", torch.zeros(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch._fake_quantize_learnable_per_tensor_affine(x, self.scale, self.zero, -8, 7, 1.0)
+        return self.inner(x)
+
+
+@innocent("a learned fake quantisation")
+def _():
+    return FakeQuantized(), cross_entropy, labelled()
+
+
+# Other models in the function
+@innocent("distillation from a teacher that is equal to the student")
+def _():
+    student = network()
+    teacher = copy.deepcopy(student).requires_grad_(False)
+
+    def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        target = teacher(x).softmax(-1)
+        return F.cross_entropy(model(x), y) + F.cross_entropy(model(x), target)
+
+    return student, loss, labelled()
+
+
+@innocent("a loss module, and class weights, in the closure")
+def _():
+    criterion = nn.CrossEntropyLoss(weight=torch.rand(CLASSES), label_smoothing=0.1)
+    return network(), lambda m, x, y: criterion(m(x), y), labelled()
+
+
+# Empty things
+@innocent("a batch without records", refused=r"no record|empty|holds no")
+def _():
+    x, y = labelled()
+    return network(), cross_entropy, (x[:0], y[:0])
+
+
+@innocent("an embedding of a batch without records", refused=r"no record|empty|holds no")
+def _():
+    model = nn.Sequential(nn.Embedding(5, 3), nn.Flatten(), nn.Linear(6, CLASSES))
+    return model, cross_entropy, (torch.zeros(0, 2, dtype=torch.long), labelled()[1][:0])
+
+
+# State that tells nothing of records
+class Counting(nn.Module):
+    """As models of transformers are written."""
+
+    _keys_to_ignore: ClassVar = {"a", "b"}
+    _no_split_modules: ClassVar = ["Block"]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = network()
+        self.register_buffer("calls", torch.zeros((), dtype=torch.long))
+        self.forwards = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        self.forwards += 1
+        return self.inner(x)
+
+
+@innocent("a buffer and a number that count calls")
+def _():
+    return Counting(), cross_entropy, labelled()
+
+
+@innocent("spectral norm, whose buffers follow the weights")
+def _():
+    inner = nn.Sequential(
+        nn.utils.parametrizations.spectral_norm(nn.Linear(D, 8)), nn.Linear(8, CLASSES)
+    )
+    return inner, cross_entropy, labelled()
+
+
+@innocent("weight norm and orthogonal weights")
+def _():
+    first = nn.utils.parametrizations.weight_norm(nn.Linear(D, 8))
+    second = nn.utils.parametrizations.orthogonal(nn.Linear(8, CLASSES))
+    return nn.Sequential(first, nn.Tanh(), second), cross_entropy, labelled()
+
+
+@innocent("a loss that is printed: f'{loss:.3f}'", way="alone")
+def _():
+    def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        value = cross_entropy(model, x, y)
+        f"{value:.3f}"
+        return value
+
+    return network(), loss, labelled()
+
+
+@innocent("a hook that keeps only the shape of its output")
+def _():
+    model, shapes = network(), []
+    model[0].register_forward_hook(lambda m, i, o: shapes.append(tuple(o.shape)))
+    return model, cross_entropy, labelled()
+
+
+@innocent("torch.jit.script of a part", way="alone")
+def _():
+    return nn.Sequential(torch.jit.script(nn.Linear(D, D)), network()), cross_entropy, labelled()
+
+
+@innocent("torch.compile of a part")
+def _():
+    part = torch.compile(nn.Linear(D, D), backend="eager")
+    return nn.Sequential(part, network()), cross_entropy, labelled()
+
+
+@innocent("a mixture of experts that chooses by value", way="alone")
+def _():
+    class Experts(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.gate = nn.Linear(D, 2)
+            self.experts = nn.ModuleList([nn.Linear(D, CLASSES), nn.Linear(D, CLASSES)])
+
+        def forward(self, x: Tensor) -> Tensor:
+            scores = self.gate(x).softmax(-1)
+            best = int(scores.argmax())
+            return self.experts[best](x) * scores[:, best]
+
+    return Experts(), cross_entropy, labelled()
+
+
+@innocent("records without a loss: all of the batch are masked", way="alone")
+def _():
+    def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        return torch.zeros(()) if int(y) >= 0 else cross_entropy(model, x, y)
+
+    return network(), loss, labelled()
+
+
+@innocent("a tuple that is named, a dict, and None in the batch")
+def _():
+    x, y = labelled()
+
+    def loss(model: nn.Module, inputs: dict, mask: None, y: Tensor) -> Tensor:
+        return cross_entropy(model, inputs["x"], y)
+
+    return network(), loss, {"inputs": {"x": x}, "mask": None, "y": y}
+
+
+def tried(row: Innocent) -> tuple[str, str]:
+    """The way that psac took, or "refused" or "raised", and what it said."""
+    torch.manual_seed(0)
+    model, loss, batch = row.make()
+    total = ClippedSum(Evaluator(model), psac.Abadi(bound=1.0))
+    with warnings.catch_warnings(record=True) as raised:
+        warnings.simplefilter("always")
+        try:
+            way = total.add(loss, batch).way
+        except psac.PrivacyError as error:
+            return "refused", str(error)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it goes into the table
+            return "raised", f"{type(error).__name__}: {error}"
+    told = [str(w.message) for w in raised if issubclass(w.category, psac.SlowPathWarning)]
+    return way, told[0] if told else ""
