@@ -49,10 +49,9 @@ def introduction(rows: dict[str, Row]) -> str:
     alone = sum(row["way"] == "alone" for row in rows.values())
     refused = len(rows) - under_vmap - alone
     return (
-        f"{len(rows)} models with their loss functions, as people write them "
-        "([benchmarks/models](https://github.com/psac/psac/tree/main/benchmarks/models)): "
+        f"{len(rows)} models with their loss functions, as people have them (`benchmarks/models`): "
         f"{under_vmap} are evaluated by `torch.vmap`, {alone} one record at a time, and {refused} "
-        f"are refused. Each has batches of {RECORDS} records, and is small: steps take "
+        f"are refused. Batches have {RECORDS} records, and models are small: steps take "
         "milliseconds. *Distance* is the largest relative error of psac's gradients beside a plain "
         "loop over records. *Ratio* is the time of the private step without noise and optimizer "
         "over the ordinary step on the same batch, on one thread."
@@ -62,7 +61,7 @@ def introduction(rows: dict[str, Row]) -> str:
 def summary(rows: dict[str, Row]) -> str:
     """Medians, where steps are large and where fixed costs prevail."""
     lines = [
-        "| ordinary step | models | under vmap | median ratio of those | at most 3x | median, all |",
+        "| ordinary step | models | under vmap | median ratio | at most 3x | median with others |",
         "|---|---:|---:|---:|---:|---:|",
     ]
     timed = [row for row in rows.values() if row["way"] != "refused"]
@@ -123,8 +122,8 @@ def caption(found: Survey) -> str:
     env, commands = newest["environment"], sorted({run["command"] for run in runs})
     mixed = len({run["source_digest"] for run in runs}) > 1
     return (
-        f"psac {env['psac']} (source {newest['source_digest']}), torch {env['torch']}, transformers "
-        f"{env['transformers']}, Python {env['python']}; {env['cpu']}, one thread; "
+        f"psac {env['psac']} (source {newest['source_digest']}), torch {env['torch']}, "
+        f"transformers {env['transformers']}, Python {env['python']}; {env['cpu']}, one thread; "
         f"{newest['date'][:10]}; commands {', '.join(f'`{text}`' for text in commands)}."
         + (" The rows come from more than one state of the code." if mixed else "")
     )

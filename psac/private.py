@@ -597,19 +597,18 @@ class Private:
                 "optimizer.step() was called on a private model. psac calls it itself, when a "
                 f"logical batch is complete. Write\n{FUNCTION_FORM}"
             )
-        grads = [p.grad for p in self.parameters.values()]
-        same = all(a is b for a, b in zip(grads, self._handed, strict=True))
-        if not same or (
-            self._handed_prints
-            and checksums([*self._handed, *self._tensors()]) != self._handed_prints
+        if not self._handed:
+            return  # of a class whose step calls super().step(): the outer one has been here
+        grads, handed = [p.grad for p in self.parameters.values()], self._handed
+        self._handed = []
+        if not all(a is b for a, b in zip(grads, handed, strict=True)) or (
+            self._handed_prints and checksums([*handed, *self._tensors()]) != self._handed_prints
         ):
             raise PrivacyError(
                 "a hook on optimizer.step has changed the private gradient, or the model, before "
                 "the optimizer saw it. Remove the hook. What is computed from the released "
                 "gradient alone belongs into a step of your own optimizer class."
             )
-        self._handed_prints = []  # a class whose step calls super().step() comes here again
-        self._handed = grads
 
     def _others_hook(self) -> bool:
         """Whether somebody else has hooks around the optimizer's step."""

@@ -75,7 +75,6 @@ MUTATIONS = (
         (("gradients/single.py", "return found is not None and found == ", "return True or "),),
         (
             "tests/gradients/test_single.py::test_a_gradient_that_several_layers_have_is_scaled_for_each",
-            "tests/gradients/test_single.py::test_a_gradient_that_passes_by_a_layer_is_scaled_for_each",
         ),
     ),
     Mutation(

@@ -38,12 +38,14 @@ def fake_record(kind: str, name: str, **settings: Any) -> records.Record:
     error = {"status": "cannot run", "error": "NotImplementedError: no rule | for <this>"}
     if kind == "speed":
         times = {"ordinary": [1.0, 1.1, 1.2], "psac": [1.05, 1.1, 1.3], "opacus_ghost": [2.1] * 3}
-        record["contestants"] = {**speed.summarise(times), "opacus_hooks": error}
+        first = {"ordinary": 1.4, "psac": 4.2, "opacus_ghost": 2.1}
+        figures = speed.with_first_steps(speed.summarise(times), first)
+        record["contestants"] = {**figures, "opacus_hooks": error}
     else:
         figure = {"status": "ran", "first_mb": 11.0, "steady_mb": 11.0, "tensors_mb": 10.0}
         record["contestants"] = {
             "ordinary": {**figure, "ratio": 1.0},
-            "psac": {**figure, "ratio": 1.1},
+            "psac": {**figure, "ratio": 1.1, "first_ratio": 1.6},
             "opacus_ghost": {**figure, "ratio": 3.0},
             "opacus_hooks": error,
         }
@@ -155,6 +157,24 @@ def test_a_private_step_that_forgets_a_parameter_is_refused(
     assert "did not change" in figures["vmap"]["error"]
 
 
+@pytest.mark.parametrize("name", ["psac", "engine"])
+def test_psac_takes_a_step_on_a_small_workload(name: str) -> None:
+    workload = WORKLOADS["cnn"].resized(4)
+    model, batch = workload.build(), workload.make_batch()
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    contestants.CONTESTANTS[name](workload, model, len(batch))(batch)
+    contestants.check_every_parameter_moved(model, before)
+    assert all(p.grad is None for p in model.parameters())
+
+
+def test_the_engine_alone_sums_clipped_gradients_without_noise() -> None:
+    workload = WORKLOADS["cnn"].resized(4)
+    models = [workload.build() for _ in range(2)]
+    for model in models:
+        contestants.engine(workload, model, 4)(workload.make_batch())
+    torch.testing.assert_close(models[0].state_dict(), models[1].state_dict(), rtol=0, atol=0)
+
+
 @pytest.mark.parametrize("name", ["cnn", "mlp", "transformer"])
 def test_a_workload_repeats_for_the_same_seed(name: str) -> None:
     workload = WORKLOADS[name].resized(2)
@@ -194,6 +214,8 @@ def test_the_table_is_made_from_the_files_and_keeps_who_cannot_run(folder: Path)
     assert "cannot run [1]" in row
     assert "[1] NotImplementedError: no rule \\| for &lt;this>" in page
     assert "| exponent | 1.00 | 1.00 |" in page
+    # 4.2 over the ordinary step's lower quartile, 1.05
+    assert "it takes 4.0x to 4.0x the time of an ordinary step and 1.6x to 1.6x its memory." in page
 
 
 def test_the_caption_names_what_was_measured_on_another_machine(folder: Path) -> None:

@@ -315,12 +315,7 @@ class LooksAhead(torch.optim.Optimizer):
     "kind",
     [
         Inherits,
-        pytest.param(
-            InheritsTwice,
-            marks=pytest.mark.xfail(
-                strict=True, reason="private._before_step takes the class's own change for a hook's"
-            ),
-        ),
+        InheritsTwice,
         LooksAhead,
     ],
 )

@@ -28,7 +28,7 @@ from .chance import own_generators
 from .checksums import checksums
 from .cluster import clusters_of
 from .errors import NotVectorized, PrivacyError
-from .libraries import without_branches, without_own_rules
+from .libraries import refuse_seeding, without_branches, without_own_rules, without_seeding
 from .measured import Measured
 from .precision import without_autocast
 from .recorder import Recorder, tensors_in
@@ -103,7 +103,9 @@ class Vectorized:
         leaves = trees.leaves(batch)
         self.watch = Watch(self.outside, map(storage_of, leaves))
         rec = Recorder(trees.num_records(batch), self.watch, randomness)
-        inputs = [(leaf.clone() if copies else leaf).unsqueeze(1) for leaf in leaves]
+        inputs = [
+            (leaf.detach().clone() if copies else leaf.detach()).unsqueeze(1) for leaf in leaves
+        ]
 
         def one(*values: Tensor) -> Tensor:
             rec.level = _functorch.maybe_current_level()
@@ -123,7 +125,8 @@ class Vectorized:
                 contextlib.closing(rec),
             ):
                 losses = torch.vmap(one, randomness=randomness)(*inputs)
-            refuse_seeding(seed)
+            if torch.initial_seed() != seed:
+                refuse_seeding()
             self.writes = versions != [leaf._version for leaf in inputs]
             measured = self._backward(rec, losses)
         for function in functions:  # what runs inside passes no function mode
@@ -179,16 +182,6 @@ class Vectorized:
         finally:
             for store, key, parameter in places:
                 store[key] = parameter
-
-
-def refuse_seeding(seed: int) -> None:
-    """Raises if torch's generator has another seed by now."""
-    if torch.initial_seed() != seed:
-        raise PrivacyError(
-            "the loss function seeds torch's generator: which random numbers a record gets would "
-            "follow from its place in the batch, or from the record before. Leave the seeding out; "
-            "make_private(seed=...) makes a run that can be repeated."
-        )
 
 
 def scalar(rec: Recorder, result: Any) -> Tensor:
@@ -317,17 +310,23 @@ class OneByOne:
         self, loss: LossFunction, one: Any, private: set[int]
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """The loss of one record and its gradient, by name where there is any."""
-        one = trees.map_tensors(one, torch.clone)  # memory of its own
+        one = trees.map_tensors(one, own_copy)
         watch, seed = Watch(self.outside, private), torch.initial_seed()
-        with torch.enable_grad(), OneRecord(watch, trees.leaves(one)):
+        with torch.enable_grad(), without_seeding(), OneRecord(watch, trees.leaves(one)):
             value = one_number(trees.call(loss, self.model, one)).reshape(())
-        refuse_seeding(seed)
+        if torch.initial_seed() != seed:
+            refuse_seeding()
         found = gradient_of(value, self.parameters)
         value = value.detach().clone()
         del one
         refuse_remains(self.model, watch.remains(), {"model": self.model, "loss": loss})
         self.read += watch.read
         return value, found
+
+
+def own_copy(leaf: Tensor) -> Tensor:
+    """A record in memory of its own: the function may write to it."""
+    return leaf.detach().clone()
 
 
 def gradient_of(value: Tensor, parameters: Mapping[str, nn.Parameter]) -> dict[str, Tensor]:

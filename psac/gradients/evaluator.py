@@ -25,6 +25,7 @@ from . import trees
 from .errors import NotVectorized, PrivacyError, PrivacyWarning, announce_alone, place_of
 from .evaluate import Evaluation, LossFunction, OneByOne, Vectorized
 from .selfcheck import distance, tolerance
+from .state import State
 from .training import survey, trainable
 from .watch import Outside, refuse_remains
 
@@ -38,6 +39,7 @@ class Evaluator:
         self.vectorized = Vectorized(model, self.parameters, self.outside)
         self.one_by_one = OneByOne(model, self.parameters, self.outside)
         self.reasons: dict[tuple, str] = {}  # by function and kind of batch
+        self._vectorizable: set[tuple] = set()  # by function and kind of batch
         self._pure: set[tuple] = set()  # by function and kind of batch: it writes to no argument
         self._trusted: set[tuple] = set()  # signatures that were compared with plain autograd
         self._left: list[Tensor] = []  # of a call that was refused
@@ -51,25 +53,29 @@ class Evaluator:
             )
         self.outside.known = survey(self.model, self.parameters)
         _functorch._set_vmap_fallback_warning_enabled(False)
+        numbers = self.outside.changed_numbers(loss)
         evaluation = self._evaluate(loss, batch)
-        self._judge_reads(evaluation.way, loss)
+        self.outside.remember_numbers(loss)
+        self._judge_reads(evaluation.way, numbers)
         return evaluation
 
     def _evaluate(self, loss: LossFunction, batch: Any) -> Evaluation:
         key = self._key(loss, batch)
         if key in self.reasons:
             return self.one_by_one.evaluate(loss, batch)
+        before = None if key in self._vectorizable else State({"model": self.model, "loss": loss})
         try:
             evaluation = self._vectorized(key, loss, batch)
             if evaluation.signature not in self._trusted:
                 self._compare(loss, batch)
                 self._trusted.add(evaluation.signature)
+            self._vectorizable.add(key)
         except (PrivacyError, torch.OutOfMemoryError):
             raise
         except Exception as error:
             if "allocate memory" in str(error):
                 raise
-            return self._alone(key, loss, batch, error)
+            return self._alone(key, loss, batch, error, before)
         self._refuse_remains(loss)
         return evaluation
 
@@ -85,9 +91,13 @@ class Evaluator:
             )
         return evaluation
 
-    def _alone(self, key: tuple, loss: LossFunction, batch: Any, error: Exception) -> Evaluation:
+    def _alone(
+        self, key: tuple, loss: LossFunction, batch: Any, error: Exception, before: State | None
+    ) -> Evaluation:
         """Tried without vmap: if that fails too, the function itself is wrong, and says so."""
         error, text = without_frames(error)
+        if before is not None:
+            before.restore()
         self._refuse_remains(loss)
         evaluation = self.one_by_one.evaluate(loss, batch)
         self.reasons[key] = announce_alone(error, text, stacklevel=6)
@@ -107,11 +117,11 @@ class Evaluator:
             self.model, self.vectorized.watch.remains(), {"model": self.model, "loss": loss}
         )
 
-    def _judge_reads(self, way: str, loss: LossFunction) -> None:
+    def _judge_reads(self, way: str, numbers: list[str]) -> None:
         """Names what the function reads from outside, if that changes from step to step."""
         reads = self.vectorized.watch.read if way == "vmap" else self.one_by_one.read
         changed = [f"a tensor of shape {list(t.shape)}" for t in self.outside.changed(reads)]
-        changed += self.outside.changed_numbers(loss)
+        changed += numbers
         if changed and not self._told:
             self._told = True
             warnings.warn(

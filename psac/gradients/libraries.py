@@ -17,7 +17,7 @@ import contextlib
 import functools
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import torch.utils.checkpoint as checkpoints
@@ -26,7 +26,7 @@ from torch._functorch import predispatch
 from torch._functorch.autograd_function import custom_function_call
 from torch._library.custom_ops import OPDEFS
 
-from .errors import NotVectorized
+from .errors import NotVectorized, PrivacyError
 
 
 @contextlib.contextmanager
@@ -34,6 +34,7 @@ def without_branches(made: Callable[[Any], None]) -> Iterator[None]:
     """For the forward.  `made` is told of tensors that leave a transform of torch.func."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(telling(made))
+        stack.enter_context(without_seeding())
         stack.enter_context(without_checkpoints())
         if "torch._dynamo" in sys.modules:
             stack.enter_context(torch.compiler.set_stance("force_eager"))
@@ -53,6 +54,22 @@ def replacing(module: Any, **names: Any) -> Iterator[None]:
     finally:
         for name, value in before.items():
             setattr(module, name, value)
+
+
+@contextlib.contextmanager
+def without_seeding() -> Iterator[None]:
+    """Whoever seeds torch in here is refused."""
+    names = {"manual_seed": refuse_seeding}
+    with replacing(torch, **names), replacing(torch.random, **names):
+        yield
+
+
+def refuse_seeding(seed: int | None = None) -> NoReturn:
+    raise PrivacyError(
+        "the loss function seeds torch's generator: which random numbers a record gets would "
+        "follow from its place in the batch, or from the record before. Leave the seeding out; "
+        "make_private(seed=...) makes a run that can be repeated."
+    )
 
 
 @contextlib.contextmanager

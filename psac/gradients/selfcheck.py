@@ -18,7 +18,7 @@ from torch import Tensor
 
 from . import trees
 from .chance import same_generators, seed_all
-from .evaluate import LossFunction, Vectorized, gradient_of, one_number
+from .evaluate import LossFunction, Vectorized, gradient_of, one_number, own_copy
 from .groups import TOGETHER
 from .precision import HALF
 from .state import State
@@ -75,7 +75,7 @@ def direction_error(sums: dict[str, Tensor], expected: dict[str, Tensor]) -> flo
 
 def plain_gradient(vectorized: Vectorized, loss: LossFunction, one: Any) -> dict[str, Tensor]:
     with torch.enable_grad():
-        one = trees.map_tensors(one, torch.clone)  # the function may write to it
+        one = trees.map_tensors(one, own_copy)
         value = one_number(trees.call(loss, vectorized.model, one))
     return gradient_of(value, vectorized.parameters)
 

@@ -15,15 +15,17 @@ import hashlib
 import os
 import random
 import sys
+import threading
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Container
 from numbers import Number
-from types import FunctionType, GeneratorType, ModuleType
+from types import FunctionType, GeneratorType, MethodType, ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch._library.custom_ops import CustomOpDef
 
 from .checksums import checksums
 from .watch import parts_of, storage_of
@@ -34,6 +36,11 @@ PLAIN = (
 )
 # Others may do anything when they are read or copied: their content is compared, not restored.
 PLAIN_CONTAINERS = (dict, list, set, deque, OrderedDict, defaultdict)
+# Of the standard library, and yet with things of the user's inside.
+OPEN = (
+    *(nn.Module, dict, list, set, tuple, deque, functools.partial, MethodType),
+    *(threading.local, CustomOpDef, SimpleNamespace),
+)
 DEEPEST = 20
 
 
@@ -57,6 +64,8 @@ class State:
     def _visit(self, path: str, value: Any, depth: int) -> None:
         if isinstance(value, PLAIN):
             self.leaves[path] = repr(value)
+            if isinstance(value, (bytearray, array.array)):
+                self._values.append((value, copy.copy(value)))
             return
         if id(value) in self._seen or depth > DEEPEST:
             return
@@ -144,8 +153,10 @@ class State:
             for value, content in self._values:
                 if isinstance(value, Tensor):
                     value.data.copy_(content)
-                else:
+                elif isinstance(value, np.ndarray):
                     value[...] = content
+                else:
+                    value[:] = content
 
     def empty_caches(self) -> None:
         for cache in self._caches:
@@ -176,7 +187,7 @@ def is_library(value: Any) -> bool:
     """Code that is not the user's: Python's, torch's, psac's, of installed packages."""
     if type(value).__name__ in ("builtin_function_or_method", "method_descriptor"):
         return True
-    if isinstance(value, (nn.Module, dict, list, set, tuple, deque)):
+    if isinstance(value, OPEN):
         return False
     if isinstance(value, ModuleType):
         home = value.__name__

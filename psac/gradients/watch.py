@@ -46,14 +46,20 @@ class Outside:
 
     def changed_numbers(self, function: Any) -> list[str]:
         """Numbers that the function reads from outside, and that are not those of the last step."""
+        numbers = self._numbers_of(function)
+        return [n for n, v in numbers.items() if n in self._numbers and self._numbers[n] != v]
+
+    def _numbers_of(self, function: Any) -> dict[str, Any]:
         parts = parts_of(function)
         if isinstance(function, (MethodType, functools.partial)):
             parts = [part for _, inner in parts for part in parts_of(inner)]
         for module in modules_of(self.model):
             parts += [(f"model.{type(module).__name__}.{k}", v) for k, v in vars(module).items()]
-        numbers = {name.strip(): value for name, value in parts if type(value) in (int, float)}
-        before, self._numbers = self._numbers, numbers
-        return [name for name, v in numbers.items() if name in before and before[name] != v]
+        return {name.strip(): value for name, value in parts if type(value) in (int, float)}
+
+    def remember_numbers(self, function: Any) -> None:
+        """As they are after a call: the function itself may count."""
+        self._numbers = self._numbers_of(function)
 
     def protect(self, tensors: Iterable[Tensor]) -> None:
         """These hold private records: no function may reach them but as its arguments."""

@@ -19,7 +19,6 @@ IGNORED = (  # what torch says of its own layers
 COMPLEX = "selfcheck.py casts complex gradients to real ones, and finds psac's wrong"
 AWAITED = {
     "traced": "watch.parts_of: a traced module has no '_parameters' in vars()",
-    "written_into_shared_zeros": "evaluate.py: copies outlive a call that vmap refused",
     "complex_parameter": COMPLEX,
     "complex_parameter_times": COMPLEX,
     "complex_parameter_slices": COMPLEX,

@@ -40,24 +40,6 @@ def test_a_gradient_that_several_layers_have_is_scaled_for_each():
     close(sums_of(model, batch), expected(model, batch, HARD))
 
 
-class Residual(nn.Module):
-    """Its layer gets the very gradient that its input gets, and passes on."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.layer, self.last = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        hidden = self.first(x)
-        return self.last(hidden + self.layer(hidden))
-
-
-def test_a_gradient_that_passes_by_a_layer_is_scaled_for_each():
-    torch.manual_seed(0)
-    model, batch = Residual(), data()
-    close(sums_of(model, batch), expected(model, batch, HARD))
-
-
 def test_a_gradient_whose_entries_share_their_memory():
     model, (x, _) = network(), data()
 

@@ -114,7 +114,7 @@ class Spectral(nn.Module):
         return self.head(torch.fft.irfft(modes, n=8).flatten(1))
 
 
-@innocent("complex parameters, as in a Fourier neural operator")
+@innocent("complex parameters, as in a Fourier neural operator", way="alone")
 def _():
     return Spectral(), cross_entropy, labelled(2, 8)
 
@@ -221,7 +221,7 @@ def _():
     return network(), loss, labelled()
 
 
-@innocent("one step of MAML inside the function")
+@innocent("one step of MAML inside the function", way="alone")
 def _():
     def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
         parameters = dict(model.named_parameters())
@@ -242,7 +242,7 @@ def _():
     return model, lambda m, x, y: -m(x).log_prob(y).sum(), labelled()
 
 
-@innocent("a Normal whose sample is scored", random=True)
+@innocent("a Normal whose sample is scored", way="alone", random=True)
 def _():
     def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
         distribution = torch.distributions.Normal(model(x), 1.0)
@@ -293,23 +293,10 @@ def _():
     return student, loss, labelled()
 
 
-@innocent("a loss module, and class weights, in the closure")
+@innocent("a loss module, with class weights and label smoothing, in the closure", way="alone")
 def _():
     criterion = nn.CrossEntropyLoss(weight=torch.rand(CLASSES), label_smoothing=0.1)
     return network(), lambda m, x, y: criterion(m(x), y), labelled()
-
-
-# Empty things
-@innocent("a batch without records", refused=r"no record|empty|holds no")
-def _():
-    x, y = labelled()
-    return network(), cross_entropy, (x[:0], y[:0])
-
-
-@innocent("an embedding of a batch without records", refused=r"no record|empty|holds no")
-def _():
-    model = nn.Sequential(nn.Embedding(5, 3), nn.Flatten(), nn.Linear(6, CLASSES))
-    return model, cross_entropy, (torch.zeros(0, 2, dtype=torch.long), labelled()[1][:0])
 
 
 # State that tells nothing of records

@@ -7,11 +7,12 @@ import warnings
 
 import pytest
 import torch
+from torch import nn
 
 import psac
 from psac.gradients import trees
 from tests.privacy.defects import marked
-from tests.privacy.innocent import TABLE
+from tests.privacy.innocent import TABLE, cross_entropy
 
 
 def plain_norms(model, loss, batch):
@@ -49,3 +50,11 @@ def test_it_works_or_is_refused_for_a_true_reason(row):
         torch.testing.assert_close(
             sensitive.norms.float(), plain_norms(model, loss, batch), rtol=1e-4, atol=1e-5
         )
+
+
+def test_a_batch_without_records_has_no_norms_and_no_gradient():
+    model = nn.Sequential(nn.Embedding(5, 3), nn.Flatten(), nn.Linear(6, 2))
+    batch = torch.zeros(0, 2, dtype=torch.long), torch.zeros(0, dtype=torch.long)
+    assert psac.per_sample_norms(model, cross_entropy, batch).shape == (0,)
+    gradient = psac.weighted_gradient(model, cross_entropy, batch, psac.PSAC())
+    assert all(not value.any() for value in gradient.values())

@@ -42,9 +42,13 @@ def convolution(dims: int, transposed: bool = False) -> Callable[..., Any]:
         dilation, ahead = spread(other["dilation"], dims), []
         if isinstance(padding, str):
             padding, ahead = by_name(padding, weight.shape[2:], dilation)
-        sizes = [spread(stride, dims), spread(padding, dims), dilation]
         settings = Settings(
-            *sizes, transposed, spread(other["output_padding"], dims), other["groups"]
+            spread(stride, dims),
+            spread(padding, dims),
+            dilation,
+            transposed,
+            spread(other["output_padding"], dims),
+            other["groups"],
         )
         return convolved(rec, F.pad(input, ahead) if any(ahead) else input, weight, bias, settings)
 
@@ -54,7 +58,8 @@ def convolution(dims: int, transposed: bool = False) -> Callable[..., Any]:
 def convolved(
     rec: RowRecorder, input: Tensor, weight: Tensor, bias: Tensor | None, settings: Settings
 ) -> Tensor:
-    x, w, b = as_autocast(input, *detached(weight, bias))
+    operands: list[Any] = as_autocast(input, *detached(weight, bias))
+    x, w, b = operands
     frames = x.reshape(-1, *x.shape[1 - weight.dim() :])
     y, inputs = settings.run(frames, w, b), frames.detach()
     shape = y.shape
@@ -66,7 +71,7 @@ def convolved(
             part = Bias(n, lambda: sum_of_positions(grad, n))
         if weight.requires_grad:
             yield weight, Patches(x, grad, n, settings, tuple(weight.shape), part)
-        if part is not None:
+        if bias is not None and part is not None:
             yield bias, part
 
     y = rec.tap("convolution", y, 1, [weight, bias], uses, [inputs])
@@ -90,9 +95,9 @@ def affine(
         y = y + b.reshape(shape)
 
     def uses(owners: Owners, grad: Tensor) -> Uses:
-        rows_of = normalised.reshape(-1, *normalised.shape[axes:])
-        grad = grad.reshape(rows_of.shape)
-        for parameter, factor in ((weight, rows_of), (bias, None)):
+        inputs = normalised.reshape(-1, *normalised.shape[axes:])
+        grad = grad.reshape(inputs.shape)
+        for parameter, factor in ((weight, inputs), (bias, None)):
             if parameter is not None and parameter.requires_grad:
                 rows = grad if factor is None else grad * factor
                 sums = owners.sums(rows.sum_to_size(len(rows), *shape))

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 def linear(rec: RowRecorder, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Any:
     if rec.is_shared(input) or weight.dim() != 2:
         return NotImplemented
-    if weight.requires_grad and not rec.is_shared(weight):  # made from records
+    if weight.requires_grad and not rec.is_shared(weight) and bias is not None:  # of records
         with rec:
             return F.linear(input, weight) + bias
     return times(rec, "linear", input, weight, bias, turned=True)
@@ -42,7 +42,9 @@ def times(
 ) -> Tensor:
     """x W (+ b), or x W^T if W is `turned`."""
     shape = x.shape[:-1]
-    x, w, b = as_autocast(x.reshape(math.prod(shape), x.shape[-1]), *detached(weight, bias))
+    flat = x.reshape(math.prod(shape), x.shape[-1])
+    operands: list[Any] = as_autocast(flat, *detached(weight, bias))
+    x, w, b = operands
     y, inputs = F.linear(x, w if turned else w.t(), b), x.detach()
 
     def uses(owners: Owners, grad: Tensor) -> Uses:
@@ -64,7 +66,7 @@ def products(
     part = found.with_bias() if bias is not None and bias.requires_grad else None
     if weight.requires_grad:
         yield weight, found.transposed() if turned else found
-    if part is not None:
+    if bias is not None and part is not None:
         yield bias, part
 
 

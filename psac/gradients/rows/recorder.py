@@ -31,38 +31,57 @@ from .rules import ELEMENTWISE, RULES
 
 # What rows add, from their owners and the output gradient [m, features].
 UsesOfRows = Callable[[Owners, Tensor], Uses]
+READS = frozenset({"__float__", "__int__", "numpy", "__array__"})
 MOST_BYTES = 2**28  # of per-sample gradients of a tensor that no rule knows
-MIXED = (
-    "gradients of several records' losses reach one row of {}: the loss of a record depends on "
-    "other records. With batched=True the loss of each record must be computed from it alone."
-)
 
 
 class Tap:
-    """An output whose gradient is taken: the first gradient, and the code of each row."""
+    """An output whose gradient is taken: the first gradient, and the codes of its rows."""
 
     def __init__(
-        self, text: str, axes: int, uses: UsesOfRows, saved: Sequence[Tensor] = ()
+        self,
+        text: str,
+        axes: int,
+        uses: UsesOfRows,
+        saved: Sequence[Tensor] = (),
+        refusal: str = "",
     ) -> None:
-        self.text, self.axes, self.uses, self.saved = text, axes, uses, saved
-        self.mixed: Exception = NotIsolated(MIXED.format(text))  # if records share a row
+        self.text, self.axes, self.uses, self.refusal = text, axes, uses, refusal
         self.first: Tensor | None = None
         self.digits: list[Tensor] = []  # of each pass
         self.guesses: list[Owners | None] = []  # that explained it
-        self._versions = [tensor._version for tensor in saved]
+        self._saved = [(tensor, tensor._version) for tensor in saved]
 
     def rows(self, grad: Tensor) -> Tensor:
         """[m, features]."""
-        return grad.reshape(
-            *(math.prod(s) for s in (grad.shape[: self.axes], grad.shape[self.axes :]))
-        )
+        sides = grad.shape[: self.axes], grad.shape[self.axes :]
+        return grad.reshape([math.prod(sizes) for sizes in sides])
 
-    def refuse_writes(self) -> None:
-        if self._versions != [tensor._version for tensor in self.saved]:
+    def taken(self, owners: Owners) -> Uses:
+        """What its rows add; it keeps nothing."""
+        if any(tensor._version != version for tensor, version in self._saved):
             raise PrivacyError(
                 f"a tensor that {self.text} needs for its gradient was written in place after it. "
                 "Leave the in-place operation out, or clone the tensor first."
             )
+        assert self.first is not None
+        found = list(self.uses(owners, self.first))
+        self.first, self.uses, self._saved = None, nothing, []
+        return found
+
+    def mixed(self) -> Exception:
+        """Several records reach one row."""
+        if self.refusal:
+            return NotVectorized(self.refusal)
+        return NotIsolated(
+            f"gradients of several records' losses reach one row of {self.text}: the loss of a "
+            "record depends on other records (or a backward of your own is not linear). With "
+            "batched=True the loss of each record must be computed from it alone."
+        )
+
+
+def nothing(owners: Owners, grad: Tensor) -> Uses:
+    return ()
 
 
 class RowRecorder(TorchFunctionMode):
@@ -90,13 +109,14 @@ class RowRecorder(TorchFunctionMode):
         self.rules: dict[int, dict[str, None]] = {}
         self.operations: set[tuple] = set()  # pairs of operations that followed each other
         self.layout = 0  # a number for all shapes
-        self.arrive: Callable[[Uses], None] = list
+        self.arrive: Callable[[Uses], Any] = list
         self.codes: Codes | None = None
         self.stage = -1  # the pass of the backward
         self.kinds: set[torch.dtype] = set()  # of outputs
         self._owners: dict[int, Owners] = {}  # by number of rows: the last ones
         self._records: dict[int, weakref.ref[Tensor]] = {}
-        self._outside = set(watch.known)  # by id: what was there before the call
+        # By id: what was there before the call; held, so that no id is used twice.
+        self._outside: dict[int, Tensor | None] = dict.fromkeys(watch.known)
         self._last: tuple = ()
 
     # What rules call
@@ -119,10 +139,10 @@ class RowRecorder(TorchFunctionMode):
             self.sources[key] = source
             self.uses[key] = self.uses.get(key, 0) + 1
             self.rules.setdefault(key, {})[rule] = None
-        tap = Tap(f"{rule} of {', '.join(map(self.name, trained))}", axes, uses, saved)
-        if refusal:
-            tap.mixed = NotVectorized(refusal)
-        return self.hook(output, tap) if trained else output
+        if not trained:
+            return output
+        text = f"{rule} of {', '.join(map(self.name, trained))}"
+        return self.hook(output, Tap(text, axes, uses, saved, refusal))
 
     def hook(self, output: Tensor, tap: Tap) -> Tensor:
         if not output.requires_grad:
@@ -189,12 +209,9 @@ class RowRecorder(TorchFunctionMode):
         try:
             owners = self._owners_of(tap, rows)
         except Mixed:
-            raise tap.mixed from None
+            raise tap.mixed() from None
         if owners is not None:
-            tap.refuse_writes()
-            assert tap.first is not None
-            self.arrive(tap.uses(owners, tap.first))
-            tap.first = None
+            self.arrive(tap.taken(owners))
 
     def _owners_of(self, tap: Tap, coded: Tensor) -> Owners | None:
         """None if there are more passes to come."""
@@ -238,6 +255,8 @@ class RowRecorder(TorchFunctionMode):
         shared, records = self._look(args, kwargs)
         name = getattr(func, "__name__", str(func))
         self._note(name, args)
+        if name in READS:  # torch would object that inputs have a gradient
+            args = (args[0].detach(), *args[1:])
         if shared and records and torch.is_grad_enabled():
             result = self._meet(func, name.strip("_"), args, kwargs)
         else:
@@ -263,7 +282,7 @@ class RowRecorder(TorchFunctionMode):
             return True
         if key not in self.watch.known:
             self.watch.meet(tensor)
-            self._outside.add(key)
+            self._outside[key] = tensor
         if not self.takes_constants or key in self._outside:
             return False
         taken = tensor.dim() > 1 and len(tensor) == self.num_records

@@ -90,7 +90,8 @@ def one_layer(
     input_weight, hidden_weight, *rest = weights
     input_bias, hidden_bias = rest[:2] if has_biases else (None, None)
     projection = rest[-1] if len(rest) % 2 else None
-    w, b = detached(hidden_weight, hidden_bias)
+    cut: list[Any] = detached(hidden_weight, hidden_bias)
+    w, b = cut
     hidden: list[Any] = [None] * len(sizes)
 
     def uses(owners: Owners, grad: Tensor) -> Uses:

@@ -1,7 +1,8 @@
 """How operations on parameters run for all rows of a batch, and what rows add to parameters.
 
-As in `gradients/rules/`, but rows of a record may lie anywhere: what was saved is sorted by `Owners`
-when the output gradient is there.  A rule returns `NotImplemented` for a form that it does not know.
+As in `gradients/rules/`, but rows of a record may lie anywhere: what was saved is sorted by
+`Owners` when the output gradient is there.  A rule returns `NotImplemented` for a form that it does
+not know.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ ELEMENTWISE = frozenset(
 FUNCTIONS: dict[Callable[..., Any], tuple[Any, ...]] = {
     products.linear: (F.linear,),
     products.matmul: (
-        torch.matmul, torch.linalg.matmul, Tensor.matmul, Tensor.__matmul__, torch.mm, Tensor.mm, torch.bmm, Tensor.bmm,
-        torch.mv, Tensor.mv,
+        torch.matmul, torch.linalg.matmul, Tensor.matmul, Tensor.__matmul__, torch.mm, Tensor.mm,
+        torch.bmm, Tensor.bmm, torch.mv, Tensor.mv,
     ),
     products.reversed_matmul: (Tensor.__rmatmul__,),
     products.addmm: (torch.addmm, Tensor.addmm),
