@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
 from benchmarks import records, speed
 from benchmarks.models import FAMILIES, MODELS, Case, Entry, batches
@@ -155,9 +154,3 @@ def one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(threads)
-
-
-def few_records(entry: Entry, count: int) -> tuple[nn.Module, Any, Any]:
-    """The model with a smaller batch, for tests."""
-    model, loss, batch = entry.build()
-    return model, loss, trees.records(batch, torch.arange(count))

@@ -54,7 +54,7 @@ from psac.collation import refuse_padding_that_counts
 from psac.errors import PrivacyError, PrivacyWarning
 from psac.gradients import ClippedSum, Evaluator, Sensitive
 from psac.gradients.chance import own_generators
-from psac.gradients.checksums import checksums
+from psac.gradients.checksums import Prints, checksums
 from psac.gradients.evaluate import LossFunction
 from psac.gradients.state import State
 from psac.gradients.training import attach, attached, modules_of, refuse_modules
@@ -169,8 +169,8 @@ class Private:
         self._scale = self._adaptive.initial_scale if self._adaptive else 1.0
         self._below = 0.0  # samples of this logical batch below the scale, minus those above, / 2
         self._out: Handed | None = None  # the batch that awaits its step
-        self._after_prints: list[int] | None = None
-        self._prints: list[int] | None = None  # of all tensors of the model, after the last step
+        self._after_prints: Prints | None = None
+        self._prints: Prints | None = None  # of all tensors of the model, after the last step
         self._stepping = self._closed = self._failed = False
         self._state: State | None = None  # before the first of several physical batches
         # Told how many steps are spent, before a gradient is handed on.
@@ -545,8 +545,8 @@ class Private:
                 "their records."
             )
 
-    def _fingerprints(self) -> list[int]:
-        return checksums(self._tensors())
+    def _fingerprints(self) -> Prints:
+        return Prints(self._tensors())
 
     def _tensors(self) -> list[Tensor]:
         stores = [s for m in modules_of(self.model) for s in (m._parameters, m._buffers)]
@@ -566,10 +566,9 @@ class Private:
         """Raises if something else than the optimizer has written to the model."""
         if self._prints is None:
             return
-        prints = self._fingerprints()
-        if prints != self._prints:
-            pairs = zip(self._names_of_tensors(), prints, self._prints, strict=False)
-            names = [name for name, now, before in pairs if now != before]
+        changed = self._prints.changed(self._tensors())
+        if changed:
+            names = [name for k, name in enumerate(self._names_of_tensors()) if k in changed]
             raise PrivacyError(
                 f"{', '.join(names[:5]) or 'a tensor of the model'} was changed since the last "
                 "step, and not by the optimizer: if it was computed from private records, it would "
@@ -624,7 +623,7 @@ class Private:
         self._after_prints = self._fingerprints() if self._others_hook() else None
 
     def _refuse_hooks_afterwards(self) -> None:
-        if self._after_prints is not None and self._after_prints != self._fingerprints():
+        if self._after_prints is not None and self._after_prints.changed(self._tensors()):
             raise PrivacyError(
                 "a hook after optimizer.step has changed the model. If the change is public, make "
                 "it after private.step, within `with private.public_change():`."

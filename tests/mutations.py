@@ -276,13 +276,7 @@ MUTATIONS = (
     ),
     Mutation(
         "what a function keeps of its records is not noticed",
-        (
-            (
-                "gradients/evaluator.py",
-                "        self._refuse_remains(loss)\n        return evaluation\n",
-                "        return evaluation\n",
-            ),
-        ),
+        (("gradients/watch.py", "    if not tensors:\n        return\n", "    return\n"),),
         (
             "tests/test_user_functions.py::test_a_function_that_keeps_what_it_computed_is_refused_at_the_first_step",
         ),

@@ -15,6 +15,20 @@ from psac.gradients.selfcheck import distance
 FEW = 4
 KEPT = survey.load(records.ROOT / "results" / "bench")
 ROUNDED = {"autocast": 2e-2, "autocast_transformer": 2e-2, "bfloat16": 2e-2}  # half precision
+# What psac does not do yet; an entry goes when its test passes.
+DEFECTS = {
+    "survival_weibull": "refused: Watch.remains holds what it looks at while garbage is collected",
+    "scripted": "refused: State compares the buffers of a ScriptModule as a sequence (TypeError)",
+    "fno": "the self-check leaves out imaginary parts, and warns",
+}
+
+
+def named() -> list:
+    """The names of all models, with what is known of them."""
+    known = {
+        name: pytest.mark.xfail(strict=True, reason=reason) for name, reason in DEFECTS.items()
+    }
+    return [pytest.param(name, marks=known.get(name, ())) for name in MODELS]
 
 
 @pytest.fixture(autouse=True)
@@ -23,22 +37,17 @@ def on_one_thread():
         yield
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", named())
 def test_a_model_is_evaluated_as_the_table_says_and_exactly(name: str) -> None:
-    model, loss, batch = survey.few_records(MODELS[name], FEW)
-    evaluator = Evaluator(model)
+    model, loss, batch = MODELS[name].build()
+    assert trees.num_records(batch) == RECORDS
+    few, evaluator = trees.records(batch, torch.arange(FEW)), Evaluator(model)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SlowPathWarning)
-        evaluation = evaluator(loss, batch)
+        evaluation = evaluator(loss, few)
     assert evaluation.way == KEPT["rows"][name]["way"], evaluator.reasons
     if evaluation.way == "vmap":
-        assert distance(evaluator.vectorized, loss, batch) < ROUNDED.get(name, 1e-3)
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_a_batch_has_its_records_on_the_first_axis(name: str) -> None:
-    _, _, batch = MODELS[name].build()
-    assert trees.num_records(batch) == RECORDS
+        assert distance(evaluator.vectorized, loss, few) < ROUNDED.get(name, 1e-3)
 
 
 def test_there_are_many_models_and_their_files_are_small() -> None:

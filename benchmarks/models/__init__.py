@@ -21,6 +21,7 @@ from . import (
     decisions,
     generative,
     graphs,
+    habits,
     huggingface,
     losses,
     patches,
@@ -53,6 +54,7 @@ FAMILIES = {
     "Decisions": decisions,
     "Techniques": techniques,
     "Precision": precision,
+    "Habits": habits,
     "Hugging Face": huggingface,
 }
 

@@ -22,8 +22,8 @@ from torch import Tensor, nn
 from . import trees
 from .cluster import clusters_of
 from .errors import NotIsolated, NotVectorized
-from .evaluate import Evaluation, LossFunction, OneByOne, refuse_constant, refuse_seeding
-from .libraries import without_branches
+from .evaluate import Evaluation, LossFunction, OneByOne, refuse_constant
+from .libraries import refuse_seeding, without_branches
 from .measured import Measured
 from .precision import HALF, without_autocast
 from .recorder import Uses
@@ -82,7 +82,8 @@ class Batched:
         seed = torch.initial_seed()
         with torch.enable_grad(), without_branches(rec.made_of_records), rec:
             result = trees.call(loss, self.model, trees.rebuilt(batch, inputs))
-        refuse_seeding(seed)
+        if torch.initial_seed() != seed:
+            refuse_seeding()
         self.layout, self.is_half = rec.layout, not rec.kinds.isdisjoint(HALF)
         return rec.of_records(one_for_each(result, rec.num_records), "the loss")
 

@@ -234,7 +234,7 @@ class Outer:
         (n, h, p, l), r = self.left.shape, self.right.shape[-1]
         if p == 1:
             self.method = "product of norms"
-            products = budget.row_squares(self.left) * budget.row_squares(self.right)
+            products = product_of(budget.row_squares(self.left), budget.row_squares(self.right))
             return products.view(n) if h == 1 else products.view(n, h).sum(1)
         size = n * h * l * r * self.left.element_size()
         gram, forming = cost_of_gram(p, l, r, bool(self._compiled())), cost_of_forming(p, l, r)
@@ -371,11 +371,25 @@ def gram(values_nhpd: Tensor) -> Tensor:
 def gram_sum(squares: Sequence[Tensor], mass: Sequence[Tensor]) -> GramSum:
     """From parts of the batch."""
     norms, total = torch.cat(list(squares)), torch.cat(list(mass))
+    norms = torch.where(total.isfinite(), norms, total)
     return GramSum(norms, total, bool((norms < CANCELLATION * total).any()))
 
 
 def diagonal_product(left: Tensor, right: Tensor) -> Tensor:
-    return (left.diagonal(dim1=-2, dim2=-1) * right.diagonal(dim1=-2, dim2=-1)).sum((1, 2))
+    """Not finite where one factor is so large that underflow of the other counts."""
+    of_left, of_right = (side.diagonal(dim1=-2, dim2=-1) for side in (left, right))
+    plain = (of_left * of_right).sum((1, 2))
+    largest = product_of(of_left.amax((1, 2)), of_right.amax((1, 2)))
+    return torch.where(largest.isfinite(), plain, math.inf)
+
+
+def product_of(of_left: Tensor, of_right: Tensor) -> Tensor:
+    """A product of squares; infinite, so that the sample is computed alone, where it may be wrong.
+
+    Squares below 1e-38 are lost in float32: that counts where the other factor is very large.
+    """
+    low, high = torch.minimum(of_left, of_right), torch.maximum(of_left, of_right)
+    return torch.where((high > 1e9) & (low < 1e-9), math.inf, of_left * of_right)
 
 
 def drop_zero_rows(left_nhpl: Tensor, right_nhpr: Tensor) -> tuple[Tensor, Tensor]:

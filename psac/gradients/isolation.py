@@ -38,6 +38,7 @@ from .state import State
 SECRET_STEPS = 16  # one of so many is tested, though nothing in it is new
 # Allowed relative differences, in units of the rounding of one number.
 SAME_KERNELS, OTHER_KERNELS, OF_NORMS = 8, 256, 512
+IN_HALF = 5e-2  # and by other kernels
 # What draws numbers, and the same in place.
 DRAWS = ("rand", "randn", "randint", "normal", "bernoulli", "poisson", "uniform", "exponential")
 DRAWS += ("random", "log_normal", "geometric", "cauchy", "rand_like", "randn_like", "randint_like")
@@ -160,20 +161,23 @@ class Probe:
 
     def __init__(self, batched: Batched, loss: LossFunction) -> None:
         self.batched, self.loss, self.seed = batched, loss, secrets.randbits(31)
-        self._roots = {"model": batched.model, "loss": loss}
-        self._state = State(self._roots)
+        self._state = self._now()
         self._left: dict[str, Any] | None = None  # how the function changes it
 
     def __call__(self, batch: Any, with_gradients: bool = True) -> Seen:
         try:
             seen = self._run(batch, with_gradients)
-            left = self._state.difference(State(self._roots))
+            left = self._state.difference(self._now())
         finally:
             self._state.restore()
         if self._left is not None and self._left != left:
             refuse_memory(self._left, left)
         self._left = left
         return seen
+
+    def _now(self) -> State:
+        roots = {"model": self.batched.model, "loss": self.loss}
+        return State(roots, self.batched.outside.storages)
 
     def _run(self, batch: Any, with_gradients: bool) -> Seen:
         seed_all(self.seed)
@@ -199,10 +203,11 @@ class Probe:
             raise
         rounding = torch.finfo(before.losses.dtype).eps
         same = before.layout == after.layout
-        of_losses = rounding * (SAME_KERNELS if same else OTHER_KERNELS)
-        refuse_change("loss", before.losses, after.losses, variant, of_losses)
+        least = 0 if same or not self.batched.is_half else IN_HALF
+        allowed = max(least, rounding * (SAME_KERNELS if same else OTHER_KERNELS))
+        refuse_change("loss", before.losses, after.losses, variant, allowed)
         if before.norms is not None and after.norms is not None:
-            allowed = max(OF_NORMS * rounding, 1e-2 if self.batched.is_half else 0)
+            allowed = max(least, rounding * OF_NORMS)
             refuse_change("gradient norm", before.norms, after.norms, variant, allowed)
 
 
@@ -234,9 +239,9 @@ class Still(TorchFunctionMode):
         if "dropout" in name:
             return args[0] if args else named["input"]
         if name == "scaled_dot_product_attention":
-            args, named = args[:4] + (0.0,) * (len(args) > 4) + args[5:], named | {"dropout_p": 0.0}
             if len(args) > 4:
-                del named["dropout_p"]
+                args = (*args[:4], 0.0, *args[5:])
+            named |= {"dropout_p": 0.0} if "dropout_p" in named else {}
         elif name in ("lstm", "gru", "rnn_tanh", "rnn_relu"):
             args = tuple(0.0 if isinstance(value, float) else value for value in args)
         elif name == "randperm":

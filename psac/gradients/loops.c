@@ -2,6 +2,7 @@
  *
  * loops.py says what is computed; here is how.  Vectors have W lanes; what is accumulated stays in
  * registers, which is what the sizes of tiles are for. */
+#include <math.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -224,6 +225,11 @@ typedef struct {
     Guard *guard;
 } Gram;
 
+/* Whether one factor is so large that what its partner's squares have lost to underflow counts. */
+INLINE int extreme(double of_a, double of_b) {
+    return (of_a > 1e9 && of_b < 1e-9) || (of_b > 1e9 && of_a < 1e-9);
+}
+
 /* Numbers that a thread needs: the inner products of a for one column of tiles.  All of them are
  * formed before those of b, so that the rows of one column, of a or of b, stay in the nearest cache. */
 int64_t psac_gram_bytes(int64_t positions) {
@@ -240,6 +246,7 @@ void psac_gram(const void *given, void *memory, int64_t first, int64_t last) {
         const float *its_a = sample_of(a, n, starts), *its_b = sample_of(b, n, starts);
         float *column = known ? known + n * numbers : memory;
         double beside = 0, mass = 0; /* pairs p < q, and p = q */
+        float of_a = 0, of_b = 0; /* the longest rows, squared */
         if (starts) positions = starts[n + 1] - starts[n];
         if (sums) memset(sums + n * b->width, 0, sizeof(float) * b->width);
         for (int64_t q = 0; q < positions; q += RIGHT) {
@@ -258,17 +265,22 @@ void psac_gram(const void *given, void *memory, int64_t first, int64_t last) {
                     above += inner_times(other, column + k * W);
                     continue;
                 }
-                vec z = *(const vec *)(column + k * W) * inner(other);
+                vec x = *(const vec *)(column + k * W), y = inner(other), z = x * y;
                 for (int i = 0; i < other.left; i++)
                     for (int j = 0; j < other.right; j++)
                         if (p + i < q + j) above[0] += z[i * RIGHT + j];
-                        else if (p + i == q + j) mass += z[i * RIGHT + j];
+                        else if (p + i == q + j) {
+                            int at = i * RIGHT + j;
+                            mass += z[at];
+                            of_a = x[at] > of_a ? x[at] : of_a;
+                            of_b = y[at] > of_b ? y[at] : of_b;
+                        }
             }
             if (known) column += parts * W;
             if (sums) add_rows(b, its_b + q * b->row, end - q, sums + n * b->width);
             beside += total(above);
         }
-        its->squares[n] = 2 * beside + mass;
+        its->squares[n] = extreme(of_a, of_b) ? INFINITY : 2 * beside + mass;
         its->mass[n] = mass;
         watch(its->guard, 2 * beside + mass, mass);
         if (its->sum_squares) its->sum_squares[n] = square(sums + n * b->width, b->width);
@@ -288,7 +300,8 @@ void psac_pairs(const void *given, void *memory, int64_t first, int64_t last) {
     const Pairs *its = given;
     for (int64_t n = first; n < last; n++) {
         double of_b = square(its->b->start + n * its->b->row, its->b->width);
-        its->products[n] = square(its->a->start + n * its->a->row, its->a->width) * of_b;
+        double of_a = square(its->a->start + n * its->a->row, its->a->width);
+        its->products[n] = extreme(of_a, of_b) ? INFINITY : of_a * of_b;
         its->squares[n] = of_b;
     }
 }

@@ -24,6 +24,7 @@ import functools
 import math
 import pathlib
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import torch
@@ -35,6 +36,7 @@ from psac._torch_threads import call_on_all, compiled_function
 
 SOURCE = pathlib.Path(__file__).with_suffix(".c")
 PIECES = 4  # for each thread, so that a slow one does not keep the others waiting
+BLOCK = 2**20  # bytes of a checksum
 CHUNKS = 16  # of the samples of a weighted sum: one for each of so many threads
 size = ctypes.c_int64
 COUNTING = (
@@ -106,6 +108,11 @@ class Geometry(NamedTuple):
         """As the C code takes it; channels may stand last in memory."""
         pairs = (*self.kernel, *self.stride, *self.padding, *self.dilation)
         return (size * 18)(*self[:7], *pairs, self.frames, inputs_last, grads_last)
+
+
+@functools.cache
+def _thread() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(1, "psac-checksums")
 
 
 class Loops:
@@ -287,11 +294,28 @@ class Loops:
         return self._library.psac_some_alive(ctypes.byref(first), *looks) / LOOKS
 
     def checksums(self, tensors: Sequence[Tensor]) -> list[int]:
-        """A number for the content of each; they must be contiguous."""
-        count = len(tensors)
-        addresses = (size * count)(*[t.data_ptr() for t in tensors])
-        sizes = (size * count)(*[t.nbytes for t in tensors])
-        sums = (size * count)()
+        """A number for the content of each; they must be contiguous.  Large ones on two threads."""
+        blocks = [
+            (t.data_ptr() + start, min(BLOCK, t.nbytes - start))
+            for t in tensors
+            for start in range(0, max(1, t.nbytes), BLOCK)
+        ]
+        if len(blocks) < 4 + len(tensors) or torch.get_num_threads() == 1:
+            sums = self._checksums(blocks)
+        else:
+            half = len(blocks) // 2
+            second = _thread().submit(self._checksums, blocks[half:])
+            sums = self._checksums(blocks[:half]) + second.result()
+        following, found = iter(sums), []
+        for t in tensors:
+            count = len(range(0, max(1, t.nbytes), BLOCK))
+            found.append(hash(tuple(next(following) for _ in range(count))))
+        return found
+
+    def _checksums(self, blocks: Sequence[tuple[int, int]]) -> list[int]:
+        count = len(blocks)
+        addresses = (size * count)(*[address for address, _ in blocks])
+        sizes, sums = (size * count)(*[length for _, length in blocks]), (size * count)()
         self._library.psac_checksums(size(count), addresses, sizes, sums)
         return list(sums)
 

@@ -36,7 +36,7 @@ def summed_in(dtype: torch.dtype) -> torch.dtype:
     return torch.promote_types(dtype, torch.float32)
 
 
-def as_autocast(*tensors: Tensor | None) -> list[Tensor | None]:
+def as_autocast(*tensors: Tensor | None) -> list[Any]:
     """Operands of a matrix product or convolution, as autocast would cast them."""
     if not torch._C._is_any_autocast_enabled():
         return list(tensors)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .contributions import Bias, Budget, Outer, square_sum
+from .contributions import Bias, Budget, Outer, product_of, square_sum
 from .loops import loops
 from .memory import references, references_of_attributes
 from .precision import wide
@@ -55,7 +55,7 @@ class Single:
             norms, squares = compiled.pairs(inputs, grads)
         else:
             squares = square_sum(wide(grads))
-            norms = square_sum(wide(inputs)) * squares
+            norms = product_of(square_sum(wide(inputs)), squares)
         if self.bias is not None:
             self.bias.squares = squares
         return norms

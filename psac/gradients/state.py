@@ -17,7 +17,7 @@ import random
 import sys
 import threading
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterator
 from numbers import Number
 from types import FunctionType, GeneratorType, MethodType, ModuleType, SimpleNamespace
 from typing import Any
@@ -83,6 +83,8 @@ class State:
             frame = value.gi_frame
             self.leaves[path] = None if frame is None else frame.f_lasti
             self._visit(f"{path} (locals)", dict(frame.f_locals) if frame else {}, depth + 1)
+        elif isinstance(value, Iterator) and type(value).__module__ in ("builtins", "itertools"):
+            self.leaves[path] = repr(value.__reduce__())  # it moves on, and cannot be put back
         elif isinstance(value, (torch.Generator, np.random.Generator, random.Random)):
             self._visit_generator(path, value)
         elif isinstance(value, ModuleType) and not is_library(value):

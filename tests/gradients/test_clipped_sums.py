@@ -225,7 +225,7 @@ def test_a_record_that_is_not_finite_in_one_group_is_dropped_from_all(function):
 
 
 def test_a_record_whose_gradient_overflows_in_one_group_only_is_dropped_from_all():
-    """The gradient of the second layer is infinite, that of the first is zero."""
+    """The gradient of the second layer is infinite, that of the first is not."""
     model, x = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 1)), torch.ones(3, 4)
     rules = {"0.*": psac.Abadi(bound=1.0), "2.*": psac.Abadi(bound=1.0)}
     factor = torch.tensor([1.0, 3e38, 1.0])
@@ -236,8 +236,11 @@ def test_a_record_whose_gradient_overflows_in_one_group_only_is_dropped_from_all
 
     others = torch.tensor([0, 2])
     expected = psac.weighted_gradient(model, scaled, (x[others], factor[others]), rules)
-    found = psac.weighted_gradient(model, scaled, (x, factor), rules)
-    close(found, expected)
+    total = ClippedSum(Evaluator(model), rules)
+    sensitive = total.add(scaled, (x, factor))
+    assert sensitive.norms.isfinite().tolist() == [[True] * 3, [True, False, True]]
+    assert (sensitive.weights > 0).tolist() == [[True, False, True]] * 2
+    close(total.collect(), expected)
 
 
 def test_a_bound_that_changes_is_refused():

@@ -71,7 +71,6 @@ DEFECTS: dict[str, str] = {
     **dict.fromkeys(
         ["N2-a_scripted_module", "N2-a_file", "N2-a_thread", "S13-counted_calls"], NOT_WALKED
     ),
-    "S13-a_seed_in_a_fork": "fork_rng puts the old seed back before it is looked at",
     "N6-a_mode_around": "a TorchFunctionMode around the step sees the batch in psac's own rules",
     "re-entrant gradient checkpointing with dropout": (
         "the self-check runs plain autograd.grad, which re-entrant checkpoints refuse"

@@ -27,9 +27,11 @@ NOBODY = -1  # a row without gradient
 EXPONENTS = 80
 EXPONENTS_OF_FLOAT16 = 8
 COLUMNS = 32
-TINY = 2.0**-120  # smaller gradients may have lost digits, and count as none
+# Smaller gradients may have lost digits, and count as none.
+TINY, TINY_IN_FLOAT16 = 2.0**-120, 2.0**-19
 # Kernels that add in another order each time may round differently.
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5}
+TOLERANCE_IN_HALF = 3e-2
 
 
 class Mixed(Exception):
@@ -46,7 +48,8 @@ class Codes:
     def __init__(self, num_records: int, is_float16: bool, device: torch.device) -> None:
         exponents = range(EXPONENTS_OF_FLOAT16 if is_float16 else EXPONENTS)
         values = [sign * 2.0**e for e in exponents for sign in (1, -1)]
-        self.base, self.passes = len(values), 1
+        self.base, self.passes, self._is_float16 = len(values), 1, is_float16
+        self._tiny = TINY_IN_FLOAT16 if is_float16 else TINY
         while self.base**self.passes < num_records:
             self.passes += 1
         count = self.base**self.passes
@@ -65,7 +68,10 @@ class Codes:
 
     def explains(self, first: Tensor, coded: Tensor, digits: Tensor) -> bool:
         """Whether rows with these codes give the second of two gradients [m, f], bit by bit."""
-        return torch.equal(coded, first * self._factors(digits, first))
+        if not torch.equal(coded, first * self._factors(digits, first)):
+            return False
+        is_nobodys = digits < 0
+        return not bool(is_nobodys.any()) or not bool(first[is_nobodys].any())
 
     def digits_of(self, first: Tensor, coded: Tensor) -> tuple[Tensor, Tensor]:
         """The codes of rows, and the first gradient without rows that are nobody's."""
@@ -83,7 +89,7 @@ class Codes:
         ratio = (coded.gather(1, places) / first.gather(1, places)).squeeze(1).double()
         exponents = ratio.abs().log2().round().nan_to_num(-1, -1, -1).long()
         digits, peaks = 2 * exponents + (ratio < 0), peaks.squeeze(1)
-        digits[(peaks <= TINY) | (exponents < 0) | (digits >= self.base)] = NOBODY
+        digits[(peaks <= self._tiny) | (exponents < 0) | (digits >= self.base)] = NOBODY
         return digits, peaks
 
     def _exactly(self, first: Tensor, coded: Tensor) -> tuple[Tensor, Tensor]:
@@ -91,10 +97,13 @@ class Codes:
         if not bool(torch.isfinite(first).all() & torch.isfinite(coded).all()):
             raise NotFinite
         digits, peaks = self._read(first, coded)
-        factors, is_alive = self._factors(digits, first), peaks > TINY
+        factors, is_alive = self._factors(digits, first), peaks > self._tiny
         apart = (coded - first * factors).abs().amax(1)
-        allowed = TOLERANCE.get(first.dtype, 3e-2) * peaks * factors.abs().squeeze(1)
-        allowed = torch.where(is_alive, allowed, TINY * self.values.max())
+        rounding = TOLERANCE_IN_HALF
+        if not self._is_float16:
+            rounding = TOLERANCE.get(first.dtype, rounding)
+        allowed = rounding * peaks * factors.abs().squeeze(1)
+        allowed = torch.where(is_alive, allowed, self._tiny * self.values.max())
         if bool((is_alive & (digits < 0) | (apart > allowed)).any()):
             raise Mixed
         return digits, first.masked_fill(~is_alive.unsqueeze(1), 0)
@@ -106,7 +115,7 @@ class Codes:
         """[m]: the records of rows, from their digits in all passes."""
         number = sum(d.clamp(min=0) * self.base**k for k, d in enumerate(digits))
         owners = self._records[number]
-        is_alive = torch.stack([d >= 0 for d in digits]).any(0)
+        is_alive = torch.stack([d >= 0 for d in digits]).all(0)  # a guess may name a row of zeros
         if bool((is_alive & (owners < 0)).any()):
             raise Mixed
         return torch.where(is_alive, owners, NOBODY)

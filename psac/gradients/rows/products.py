@@ -110,6 +110,25 @@ def addmm(
         return beta * input + alpha * torch.matmul(first, second)
 
 
+def grouped_mm(
+    rec: RowRecorder,
+    mat_a: Tensor,
+    mat_b: Tensor,
+    *more: Any,
+    offs: Tensor | None = None,
+    **settings: Any,
+) -> Any:
+    """Rows of experts, one after another; `offs` is where those of each end."""
+    plain = not more and not any(value is not None for value in settings.values())
+    if not plain or offs is None or mat_a.dim() != 2 or mat_b.dim() != 3 or rec.is_shared(mat_a):
+        return NotImplemented
+    ends = offs.tolist()
+    with rec:
+        pairs = zip(mat_a.tensor_split(ends), mat_b.unbind(0), strict=False)
+        rest = mat_a.new_zeros(len(mat_a) - ends[-1], mat_b.shape[-1])
+        return torch.cat([*(torch.matmul(x, weight) for x, weight in pairs), rest])
+
+
 def einsum(rec: RowRecorder, equation: str, operands: Any, *more: Any, **kwargs: Any) -> Any:
     """Two operands, one of parameters: a product of matrices, one for each group."""
     given = (*operands, *more) if isinstance(operands, (list, tuple)) else (operands, *more)

@@ -32,6 +32,11 @@ FUNCTIONS: dict[Callable[..., Any], tuple[Any, ...]] = {
     ),
     products.reversed_matmul: (Tensor.__rmatmul__,),
     products.addmm: (torch.addmm, Tensor.addmm),
+    products.grouped_mm: tuple(
+        getattr(home, name)
+        for home, name in ((F, "grouped_mm"), (torch, "_grouped_mm"))
+        if hasattr(home, name)  # since torch 2.8
+    ),
     products.einsum: (torch._C._VariableFunctions.einsum,),
     layers.convolution(1): (torch.conv1d,),
     layers.convolution(2): (torch.conv2d,),

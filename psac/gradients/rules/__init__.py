@@ -31,7 +31,7 @@ FUNCTIONS: dict[Rule, tuple[Any, ...]] = {
     ),
     matrix.addmm: (torch.addmm, Tensor.addmm),
     matrix.bilinear: (torch.bilinear,),
-    matrix.einsum: (torch._C._VariableFunctions.einsum,),
+    matrix.einsum: (torch._C._VariableFunctions.einsum,),  # type: ignore[attr-defined]
     convolution.conv1d: (torch.conv1d,),
     convolution.conv2d: (torch.conv2d,),
     convolution.conv3d: (torch.conv3d,),

@@ -59,8 +59,8 @@ def transposed_convolution(dims: int) -> Callable[..., Any]:
     ) -> Any:
         if not served(rec, input, weight, bias, dims):
             return NotImplemented
-        sizes = [spread(given, dims) for given in (stride, padding, dilation)]
-        settings = Settings(*sizes, True, spread(output_padding, dims), groups)
+        stride, padding, dilation = (spread(given, dims) for given in (stride, padding, dilation))
+        settings = Settings(stride, padding, dilation, True, spread(output_padding, dims), groups)
         return run(rec, input, weight, bias, settings, [])
 
     rule.__name__ = f"conv_transpose{dims}d"
@@ -101,7 +101,7 @@ def run(
             if weight.requires_grad:
                 shape = tuple(weight.shape)
                 yield weight, Patches(frames, grad, rec.num_samples, settings, shape, part)
-            if part is not None:
+            if bias is not None and part is not None:
                 yield bias, part
 
         return rec.of_records(rec.tap("convolution", y, [weight, bias], uses, [frames]))

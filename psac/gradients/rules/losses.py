@@ -152,10 +152,11 @@ def ctc(
         n, rows = rec.num_samples, rec.num_samples * batch
         values = rec.physical(log_probs).movedim(1, 0).flatten(1, -2)
         labels, times, counts = (rec.physical(t).reshape(rows, -1) for t in others)
-        sizes = [times.flatten(), counts.flatten()]
-        losses = torch.ctc_loss(values, labels, *sizes, blank, 0, zero_infinity).view(n, batch)
+        times, counts = times.flatten(), counts.flatten()
+        losses = torch.ctc_loss(values, labels, times, counts, blank, 0, zero_infinity)
+        losses = losses.view(n, batch)
         if reduction == "mean":
-            losses = (losses / sizes[1].clamp(min=1).view(n, batch)).mean(1)
+            losses = (losses / counts.clamp(min=1).view(n, batch)).mean(1)
         elif reduction == "sum":
             losses = losses.sum(1)
         elif log_probs.dim() == 2:

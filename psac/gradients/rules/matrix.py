@@ -112,7 +112,7 @@ def times(
         part = product.with_bias() if bias is not None and bias.requires_grad else None
         if weight.requires_grad:
             yield weight, product.transposed() if turned else product
-        if part is not None:
+        if bias is not None and part is not None:
             yield bias, part
 
     return rec.tap(rule, y, [weight, bias], uses, [x])
@@ -122,7 +122,8 @@ def rows_by_rows(inputs: Tensor, grads: Tensor, n: int) -> Outer | Ragged | Sing
     """sum over positions of x_i g_o, of shape [i, o]; both are [n, positions..., features]."""
     positions = math.prod(inputs.shape[1:-1])
     if positions == 1:
-        return Single(*(shaped(t, (n, t.shape[-1])) for t in (inputs, grads)))
+        x_ni, g_no = (shaped(t, (n, t.shape[-1])) for t in (inputs, grads))
+        return Single(x_ni, g_no)
     x_npi, g_npo = (t.reshape(n, positions, t.shape[-1]) for t in (inputs, grads))
     shape = (x_npi.shape[-1], g_npo.shape[-1])
     return without_zero_rows(Outer(x_npi.unsqueeze(1), g_npo.unsqueeze(1), shape, True))

@@ -44,7 +44,8 @@ def layer_norm(
         return NotImplemented
     with physically():
         x, n = rec.physical(input), rec.num_samples
-        y, mean, rstd = torch.native_layer_norm(x, normalized_shape, *detached(weight, bias), eps)
+        w, b = detached(weight, bias)
+        y, mean, rstd = torch.native_layer_norm(x, normalized_shape, w, b, eps)
 
         def uses(grad: Tensor) -> Uses:
             sides = (t.reshape(n, -1, math.prod(normalized_shape)) for t in (grad, x))
@@ -89,8 +90,9 @@ def group_norm(
         x = rec.physical(input)
         frames = x.flatten(0, 1).contiguous()
         rows, channels, *positions = frames.shape
+        w, b = detached(weight, bias)
         y, mean, rstd = torch.native_group_norm(
-            frames, *detached(weight, bias), rows, channels, math.prod(positions), num_groups, eps
+            frames, w, b, rows, channels, math.prod(positions), num_groups, eps
         )
 
         def uses(grad: Tensor) -> Uses:
@@ -165,9 +167,8 @@ def batch_norm(
     with physically():
         x = rec.physical(input)
         frames = x.flatten(0, 1)
-        y = torch.batch_norm(
-            frames, *detached(weight, bias), running_mean, running_var, False, momentum, eps, False
-        )
+        w, b = detached(weight, bias)
+        y = torch.batch_norm(frames, w, b, running_mean, running_var, False, momentum, eps, False)
 
         def uses(grad: Tensor) -> Uses:
             grad, inputs = (positions_last(wide(t)) for t in (grad.flatten(0, 1), frames))

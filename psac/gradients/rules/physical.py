@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch._C import _functorch
+from torch._C import _functorch  # type: ignore[attr-defined]
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 
 # In here vmap is off: torch computes with what `Recorder.physical` gives.
@@ -19,7 +20,7 @@ def are_records(*tensors: Tensor | None) -> list[bool]:
     return [_functorch.is_functorch_wrapped_tensor(t) for t in tensors if t is not None]
 
 
-def detached(*tensors: Tensor | None) -> list[Tensor | None]:
+def detached(*tensors: Tensor | None) -> list[Any]:
     return [t.detach() if t is not None and t.requires_grad else t for t in tensors]
 
 

@@ -15,7 +15,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..contributions import Bias, Budget, Outer, diagonal_product, gram_sum, rows, square_sum
+from ..contributions import (
+    Bias,
+    Budget,
+    Outer,
+    diagonal_product,
+    gram_sum,
+    product_of,
+    rows,
+    square_sum,
+)
 from ..loops import Geometry, GramSum, Loops, loops
 from ..memory import SCRATCH_BYTES, scratch, slices
 
@@ -117,7 +126,14 @@ class Plane:
         """
         compiled = self.compiled()
         if compiled is not None and self.stride == (1, 1):
-            return self.guarded(compiled.pixels(self.inputs, self.grad, self.geometry), budget)
+            found = compiled.pixels(self.inputs, self.grad, self.geometry)
+            peaks = [
+                torch.linalg.vector_norm(rows(t), math.inf, dim=1).square()
+                for t in (self.inputs, self.grad)
+            ]
+            finite = product_of(*peaks).isfinite()[: len(found.squares)]
+            squares = torch.where(finite, found.squares, math.inf)
+            return self.guarded(found._replace(squares=squares), budget)
         (height, width), (oh, ow) = self.geometry.sizes(), self.out
         first, *others = self.offsets()
         norms, mass = [], []
