@@ -373,13 +373,19 @@ class Private:
         ]
 
     # A step
-    def step(self, loss: LossFunction, batch: Any) -> bool:
+    def step(self, loss: LossFunction, batch: Any, *, batched: bool = False) -> bool:
         """Algorithm 1 on a batch of `private.loader`; True when a logical step was released.
 
         `loss(model, *batch)` (`loss(model, **batch)` for a mapping) is ordinary code.  It is called
         with a batch of ONE record, under `torch.vmap`, and returns the loss of that record: a mean
         over its tokens, `model(**batch).loss`, label smoothing, whatever it is.  False means that
         more physical batches of the same logical batch are to come.
+
+        `batched=True` is for functions that must see the batch to be fast (packed sequences, routing
+        by index): the function is given the whole batch and returns one loss for each record, a
+        tensor [n].  That no record changes another is then tested, not enforced: on the backward of
+        every step, and with other records made NaN, huge, exchanged or left out wherever the
+        operations are new, and at secret steps.
         """
         self._refuse_unless_handed_out(batch)
         self._refuse_changes()
@@ -389,7 +395,9 @@ class Private:
         self._failed = True
         with self._own_randomness():
             refuse_padding_that_counts(self.model, loss, batch, self._out.probe)
-            self.sensitive = self._total.add(loss, batch)  # losses, norms, weights, sums
+            self.sensitive = self._total.add(
+                loss, batch, batched=batched
+            )  # losses, norms, weights, sums
         self._failed, self._out = False, None
         if self._adaptive:
             norms = self.sensitive.norms

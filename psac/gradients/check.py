@@ -27,6 +27,13 @@ from .groups import TOGETHER
 from .selfcheck import COMPARED, distance
 from .training import trainable
 
+# How a way of evaluation keeps records apart.
+ISOLATION = {
+    "vmap": "by construction (torch.vmap)",
+    "alone": "by construction (one record at a time)",
+    "batched": "tested (batched=True)",
+}
+
 
 @dataclass(frozen=True)
 class Row:
@@ -46,7 +53,7 @@ class Report:
     model: str
     num_samples: int = 0
     num_parameters: int = 0
-    way: str = "refused"  # "vmap", "alone" or "refused"
+    way: str = "refused"  # "vmap", "alone", "batched" or "refused"
     reason: str = ""
     error: float | None = None  # largest relative distance to the loop
     seconds: tuple[float, float] | None = None  # ordinary, private
@@ -64,12 +71,8 @@ class Report:
 
     def facts(self) -> list[tuple[str, str]]:
         """What holds for the model as a whole, by name."""
-        verdict = {"vmap": "yes", "alone": "yes, slowly", "refused": "NO"}[self.way]
-        isolation = {
-            "vmap": "by construction (torch.vmap)",
-            "alone": "by construction (one record at a time)",
-            "refused": "NOT SHOWN",
-        }[self.way]
+        verdict = {"alone": "yes, slowly", "refused": "NO"}.get(self.way, "yes")
+        isolation = ISOLATION.get(self.way, "NOT SHOWN")
         facts = [("can be trained privately", verdict), ("records are isolated", isolation)]
         if self.loops:
             facts.append(("record by record in torch", ", ".join(self.loops)))
@@ -95,7 +98,7 @@ class Report:
         return str(self)
 
 
-def check(model: nn.Module, loss: LossFunction, batch: Any) -> Report:
+def check(model: nn.Module, loss: LossFunction, batch: Any, *, batched: bool = False) -> Report:
     """Tries the engine on one batch and reports.
 
     `loss(model, *batch)` is the function that `private.step` takes: it is given a batch of one
@@ -107,13 +110,16 @@ def check(model: nn.Module, loss: LossFunction, batch: Any) -> Report:
         report.num_parameters = sum(p.numel() for p in parameters.values())
         report.num_samples = trees.num_records(batch)
         evaluator = Evaluator(model)
-        report.loops, evaluation = loops_of(evaluator, loss, batch)
+        if batched:
+            evaluation = evaluator(loss, batch, batched=True)
+        else:
+            report.loops, evaluation = loops_of(evaluator, loss, batch)
         report.way = evaluation.way
         report.reason = next(iter(evaluator.reasons.values()), "")
         report.rows = rows_of(evaluation, parameters)
         if evaluation.way == "vmap":
             report.error = distance(evaluator.vectorized, loss, batch)
-        report.seconds, report.peak_bytes = costs(evaluator, loss, batch)
+        report.seconds, report.peak_bytes = costs(evaluator, loss, batch, batched)
     except Exception as error:  # noqa: BLE001 - the report says what happened, whatever it was
         report.way, report.reason = "refused", f"{type(error).__name__}: {error}"
     return report
@@ -149,7 +155,7 @@ def rows_of(evaluation: Evaluation, parameters: dict[str, nn.Parameter]) -> list
 
 
 def costs(
-    evaluator: Evaluator, loss: LossFunction, batch: Any
+    evaluator: Evaluator, loss: LossFunction, batch: Any, batched: bool
 ) -> tuple[tuple | None, tuple | None]:
     """(ordinary, private) seconds and peak bytes of forward and backward, taken in turns.
 
@@ -163,7 +169,7 @@ def costs(
             torch.autograd.grad(value.sum(), parameters, allow_unused=True)
 
     def private() -> None:
-        measured = evaluator(loss, batch).measured
+        measured = evaluator(loss, batch, batched=batched).measured
         (squares,) = measured.norms_squared(TOGETHER)
         if squares is not None:
             measured.weighted_sums([torch.ones_like(squares)], TOGETHER)

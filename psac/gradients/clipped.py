@@ -36,7 +36,7 @@ class Sensitive:
     losses: Tensor  # [n]
     norms: Tensor  # [n], or [groups, n]
     weights: Tensor
-    way: str  # how the function was evaluated: "vmap" or "alone"
+    way: str  # how the function was evaluated: "vmap", "alone" or "batched"
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class ClippedSum:
             return list(self.clipping.values())
         return [self.clipping]
 
-    def add(self, loss: LossFunction, batch: Any) -> Sensitive:
+    def add(self, loss: LossFunction, batch: Any, *, batched: bool = False) -> Sensitive:
         """One more batch of records."""
         bounds = [rule.bound for rule in self.rules]
         if bounds != self.bounds:
@@ -77,7 +77,7 @@ class ClippedSum:
                 f"the clipping rules had the bounds {self.bounds} when the run was made, and have "
                 f"{bounds} now: the noise would not fit the sum. Other bounds need a new run."
             )
-        evaluation = self.evaluator(loss, batch)
+        evaluation = self.evaluator(loss, batch, batched=batched)
         parts = self._weighed(evaluation, loss, batch)
         # From here on no code of the user's runs: a batch is added whole or not at all.
         for part in parts:
@@ -93,21 +93,21 @@ class ClippedSum:
         weighed = norms if floor is None else [x.maximum(floor) for x in norms]
         if not math.isfinite(float(sum(map(torch.sum, weighed)))):
             finite = torch.stack(weighed).isfinite().all(0)
-            if evaluation.way == "vmap":
-                return self._apart(finite, loss, batch)
+            if evaluation.way != "alone":
+                return self._apart(finite, loss, batch, evaluation.way == "batched")
             measured.zero_samples(~finite)
             weighed = [torch.where(finite, x, math.inf) for x in weighed]  # dropped from all groups
         weights = [safe_weights(rule, x) for rule, x in zip(self.rules, weighed, strict=True)]
         return [_Part(torch.arange(n), evaluation, norms, weights)]
 
-    def _apart(self, finite: Tensor, loss: LossFunction, batch: Any) -> list[_Part]:
+    def _apart(self, finite: Tensor, loss: LossFunction, batch: Any, batched: bool) -> list[_Part]:
         """Where the norms of some records are not finite, those are computed alone.
 
         A value that is not finite may have spoiled others in an operation on the whole batch.
         """
         parts: list[_Part] = []
         for chosen, evaluate in (
-            (finite, self.evaluator),
+            (finite, functools.partial(self.evaluator, batched=batched)),
             (~finite, self.evaluator.one_by_one.evaluate),
         ):
             numbers = chosen.nonzero().flatten()

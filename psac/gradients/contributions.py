@@ -232,6 +232,9 @@ class Outer:
 
     def norms_squared(self, budget: Budget) -> Tensor:
         (n, h, p, l), r = self.left.shape, self.right.shape[-1]
+        if not p * l * r:
+            self.method = "nothing to measure"
+            return wide(self.left).new_zeros(n)
         if p == 1:
             self.method = "product of norms"
             products = product_of(budget.row_squares(self.left), budget.row_squares(self.right))

@@ -7,6 +7,7 @@ Guarantees, on every call:
 
 - A record's loss and gradient are computed from that record, the model, and what the function reads
   from outside, never from another record: by `torch.vmap`, or, where vmap refuses, one at a time.
+  With `batched=True` the function sees the whole batch, and this is tested (isolation.py).
 - Nothing that was computed from a record stays behind.
 - A computation that psac has not seen before is compared with plain autograd before it counts.
 - A record whose gradient is not finite by itself adds zero, and spoils no other.
@@ -18,12 +19,14 @@ import warnings
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch._C import _functorch
 
 from . import trees
+from .batched import Batched
 from .errors import NotVectorized, PrivacyError, PrivacyWarning, announce_alone, place_of
 from .evaluate import Evaluation, LossFunction, OneByOne, Vectorized
+from .isolation import Schedule
 from .selfcheck import distance, tolerance
 from .state import State
 from .training import survey, trainable
@@ -38,14 +41,15 @@ class Evaluator:
         self.outside = Outside(model)
         self.vectorized = Vectorized(model, self.parameters, self.outside)
         self.one_by_one = OneByOne(model, self.parameters, self.outside)
+        self.batched = Batched(model, self.parameters, self.outside)
+        self._schedule = Schedule()
         self.reasons: dict[tuple, str] = {}  # by function and kind of batch
         self._vectorizable: set[tuple] = set()  # by function and kind of batch
         self._pure: set[tuple] = set()  # by function and kind of batch: it writes to no argument
         self._trusted: set[tuple] = set()  # signatures that were compared with plain autograd
-        self._left: list[Tensor] = []  # of a call that was refused
         self._told = False
 
-    def __call__(self, loss: LossFunction, batch: Any) -> Evaluation:
+    def __call__(self, loss: LossFunction, batch: Any, *, batched: bool = False) -> Evaluation:
         if not callable(loss):
             raise TypeError(
                 f"loss is a {type(loss).__name__}: pass the function itself, loss(model, *batch), "
@@ -54,7 +58,8 @@ class Evaluator:
         self.outside.known = survey(self.model, self.parameters)
         _functorch._set_vmap_fallback_warning_enabled(False)
         numbers = self.outside.changed_numbers(loss)
-        evaluation = self._evaluate(loss, batch)
+        evaluate = self._together if batched else self._evaluate
+        evaluation = evaluate(loss, batch)
         self.outside.remember_numbers(loss)
         self._judge_reads(evaluation.way, numbers)
         return evaluation
@@ -77,6 +82,20 @@ class Evaluator:
                 raise
             return self._alone(key, loss, batch, error, before)
         self._refuse_remains(loss)
+        return evaluation
+
+    def _together(self, loss: LossFunction, batch: Any) -> Evaluation:
+        """By the user's choice: the function sees the whole batch, and isolation is tested."""
+        try:
+            evaluation = self.batched.evaluate(loss, batch)
+            self._schedule(self.batched, evaluation, loss, batch)
+        except NotVectorized as reason:
+            raise PrivacyError(
+                f"with batched=True, {reason}. Without batched=True, records are isolated by "
+                "torch.vmap or computed one at a time: write the function for one record."
+            ) from None
+        roots = {"model": self.model, "loss": loss}
+        refuse_remains(self.model, self.batched.watch.remains(), roots)
         return evaluation
 
     def _vectorized(self, key: tuple, loss: LossFunction, batch: Any) -> Evaluation:
@@ -119,7 +138,11 @@ class Evaluator:
 
     def _judge_reads(self, way: str, numbers: list[str]) -> None:
         """Names what the function reads from outside, if that changes from step to step."""
-        reads = self.vectorized.watch.read if way == "vmap" else self.one_by_one.read
+        reads = {
+            "vmap": self.vectorized.watch.read,
+            "batched": self.batched.watch.read,
+            "alone": self.one_by_one.read,
+        }[way]
         changed = [f"a tensor of shape {list(t.shape)}" for t in self.outside.changed(reads)]
         changed += numbers
         if changed and not self._told:

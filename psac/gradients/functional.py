@@ -25,14 +25,16 @@ from .evaluate import LossFunction
 from .evaluator import Evaluator
 
 
-def per_sample_norms(model: nn.Module, loss: LossFunction, batch: Any) -> Tensor:
+def per_sample_norms(
+    model: nn.Module, loss: LossFunction, batch: Any, *, batched: bool = False
+) -> Tensor:
     """The gradient norm of each record's own loss over all trainable parameters, shape [n].
 
     Guarantee: equal to a loop over records by plain autograd, up to rounding.
     """
     if not trees.num_records(batch):
         return torch.zeros(0)
-    return ClippedSum(Evaluator(model), Abadi(bound=1.0)).add(loss, batch).norms
+    return ClippedSum(Evaluator(model), Abadi(bound=1.0)).add(loss, batch, batched=batched).norms
 
 
 def weighted_gradient(
@@ -40,6 +42,8 @@ def weighted_gradient(
     loss: LossFunction,
     batch: Any,
     clipping: ClippingRule | Mapping[str, ClippingRule],
+    *,
+    batched: bool = False,
 ) -> dict[str, Tensor]:
     """Sum over records of weight(norm) * gradient, by parameter name: the private sum before noise.
 
@@ -50,5 +54,5 @@ def weighted_gradient(
     """
     total = ClippedSum(Evaluator(model), clipping)
     if trees.num_records(batch):
-        total.add(loss, batch)
+        total.add(loss, batch, batched=batched)
     return total.collect()

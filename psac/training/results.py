@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from psac.gradients.check import ISOLATION
 from psac.private import Private
 from psac.training.evaluation import Evaluation, SeveralLabels
 from psac.training.recipe import Recipe
@@ -20,13 +21,9 @@ from psac.training.splits import Splits
 
 MISTAKES = 48
 LARGEST_IMAGE = 64
+
+
 # How records were kept apart, by the way in which the loss function was evaluated.
-ISOLATION = {
-    "vmap": "by construction (torch.vmap)",
-    "alone": "by construction (one record at a time)",
-}
-
-
 def summary_of(
     splits: Splits,
     private: Private,
