@@ -28,12 +28,15 @@ def markdown(found: Survey) -> str:
     rows = found["rows"]
     alone = {name: row for name, row in rows.items() if row["way"] != "vmap"}
     slow = {n: row for n, row in rows.items() if row["way"] == "vmap" and row["ratio"] > LIMIT}
+    large = {name: row for name, row in slow.items() if row["ordinary_ms"] >= SMALL}
     parts = [
         "# What psac does with models that people have",
         introduction(rows),
         summary(rows),
         f"## Under vmap and above {LIMIT:g}x",
-        listed(slow, lambda row: f"{row['ratio']:.1f}x of {row['ordinary_ms']:.1f} ms") or "None.",
+        listed(large, lambda row: f"{row['ratio']:.1f}x of {row['ordinary_ms']:.1f} ms") or "None.",
+        f"{len(slow) - len(large)} more have ordinary steps of less than {SMALL:g} ms: beside "
+        "those, the fixed costs of a private step are large.",
         "## Not under vmap, and why",
         listed(alone, lambda row: f"{row['way']}: {row['reason']}") or "None.",
     ]

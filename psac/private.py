@@ -381,11 +381,11 @@ class Private:
         over its tokens, `model(**batch).loss`, label smoothing, whatever it is.  False means that
         more physical batches of the same logical batch are to come.
 
-        `batched=True` is for functions that must see the batch to be fast (packed sequences, routing
-        by index): the function is given the whole batch and returns one loss for each record, a
-        tensor [n].  That no record changes another is then tested, not enforced: on the backward of
-        every step, and with other records made NaN, huge, exchanged or left out wherever the
-        operations are new, and at secret steps.
+        `batched=True` is for functions that must see the batch to be fast (packed sequences,
+        routing by index): the function is given the whole batch and returns one loss for each
+        record, a tensor [n].  That no record changes another is then tested, not enforced: on the
+        backward of every step, and with other records made NaN, huge, exchanged or left out
+        wherever the operations are new, and at secret steps.
         """
         self._refuse_unless_handed_out(batch)
         self._refuse_changes()
@@ -395,9 +395,8 @@ class Private:
         self._failed = True
         with self._own_randomness():
             refuse_padding_that_counts(self.model, loss, batch, self._out.probe)
-            self.sensitive = self._total.add(
-                loss, batch, batched=batched
-            )  # losses, norms, weights, sums
+            # losses, norms, weights, sums
+            self.sensitive = self._total.add(loss, batch, batched=batched)
         self._failed, self._out = False, None
         if self._adaptive:
             norms = self.sensitive.norms
@@ -454,7 +453,7 @@ class Private:
             # rounded to half precision here, with its noise; the sum before it is not
             parameter.grad = gradients[name].to(parameter.dtype)
         self._last_of_the_hooks()
-        self._handed = [p.grad for p in self.parameters.values()]
+        self._handed = [p.grad for p in self.parameters.values() if p.grad is not None]
         self._handed_prints = (
             checksums([*self._handed, *self._tensors()]) if self._others_hook() else []
         )
@@ -640,8 +639,9 @@ class Private:
     def _last_of_the_hooks(self) -> None:
         """Ours runs last before the step and first after it, so that it sees what others do."""
         before, after = self._handles[0].id, self._handles[1].id
-        self.optimizer._optimizer_step_pre_hooks.move_to_end(before)
-        self.optimizer._optimizer_step_post_hooks.move_to_end(after, last=False)
+        hooks: Any = self.optimizer
+        hooks._optimizer_step_pre_hooks.move_to_end(before)
+        hooks._optimizer_step_post_hooks.move_to_end(after, last=False)
 
     def _refuse_strangers(self, known: Container[int]) -> None:
         """Raises for what the optimizer would train that is not known, by its id."""

@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
-from torch._C import _functorch
+from torch._C import _functorch  # type: ignore[attr-defined]
 from torch.autograd.graph import disable_saved_tensors_hooks
 from torch.overrides import TorchFunctionMode
 
@@ -35,6 +35,7 @@ from .recorder import Recorder, tensors_in
 from .state import State
 from .watch import Outside, Watch, is_wrapped, refuse_remains, storage_of
 
+TORCH: Any = torch._C
 LossFunction = Callable[..., Tensor]
 NO_HOOKS = "saved_tensors_hooks see all records at once, so vmap runs without them"
 
@@ -277,7 +278,7 @@ class OneByOne:
                 "a TorchDispatchMode is on: it sees one record after the other, and psac does not "
                 "see what it keeps. Call private.step outside of it."
             )
-        if torch._C._autograd._top_saved_tensors_default_hooks(True) is not None:
+        if TORCH._autograd._top_saved_tensors_default_hooks(True) is not None:
             raise PrivacyError(
                 "hooks on saved tensors are on: they see one record after the other, and psac does "
                 "not see what they keep. Call private.step outside of them."

@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch._C import _functorch
+from torch._C import _functorch  # type: ignore[attr-defined]
 
 from . import trees
 from .batched import Batched

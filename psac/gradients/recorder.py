@@ -25,7 +25,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch._C import _functorch
+from torch._C import _functorch  # type: ignore[attr-defined]
 from torch._library.custom_ops import OPDEFS
 from torch.overrides import TorchFunctionMode
 
@@ -56,7 +56,7 @@ ASKS_FOR_MODES = (
     "has_torch_function_unary",
     "has_torch_function_variadic",
 )
-AttributeOfTensor = type(Tensor.shape.__get__)  # how `x.shape` comes to a function mode
+AttributeOfTensor = type(Tensor.shape.__get__)  # type: ignore[attr-defined]  # how `x.shape` comes to a function mode
 
 
 class Start(torch.autograd.Function):
@@ -83,7 +83,7 @@ class Recorder(TorchFunctionMode):
         self.uses: dict[int, int] = {}  # how often each was used
         self.versions: dict[int, int] = {}  # when each was used
         self.rules: dict[int, dict[str, None]] = {}  # by source: the rules that served
-        self.arrive: Callable[[Uses], None] = list
+        self.arrive: Callable[[Uses], Any] = list
         self.is_half = False  # whether something was computed in half precision
         self.operations: list[tuple] = []  # what met parameters: the signature of the function
         self._copies: dict[int, Tensor] = {}

@@ -21,7 +21,7 @@ from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 from torch import Tensor, nn
-from torch._C import _functorch
+from torch._C import _functorch  # type: ignore[attr-defined]
 from torch._library.custom_ops import CustomOpDef
 
 from .checksums import checksums

@@ -528,6 +528,12 @@ def test_only_what_is_the_same_for_all_batches_may_be_remembered(what):
     assert model.seen == 0
 
 
+def test_a_buffer_that_takes_values_of_records_is_refused_on_every_step():
+    model, loss, batch = classified(Remembers("mean"), labelled())
+    with pytest.raises(PrivacyError, match=r"writes what it computed from records into .* \[6\]"):
+        batched_of(model).evaluate(loss, batch)
+
+
 def test_a_tensor_that_is_kept_is_found():
     kept, batched = [], batched_of(network())
 

@@ -130,7 +130,10 @@ class RowRecorder(TorchFunctionMode):
         saved: Sequence[Tensor] = (),
         refusal: str = "",
     ) -> Tensor:
-        """`output`, whose first `axes` are rows, was computed from `sources` cut off."""
+        """`output`, whose first `axes` are rows, was computed from `sources` cut off.
+
+        It must not be a view: that would lose its hook when it is written in place.
+        """
         trained = [s for s in sources if s is not None and s.requires_grad]
         if any(s.is_complex() for s in trained):
             raise NotVectorized(f"{rule} has complex parameters")
@@ -147,8 +150,6 @@ class RowRecorder(TorchFunctionMode):
     def hook(self, output: Tensor, tap: Tap) -> Tensor:
         if not output.requires_grad:
             output = Start.apply(self.anchor, output)
-        elif output._is_view():
-            output = output.clone()  # a view would lose the hook when it is written in place
         self.kinds.add(output.dtype)
         output.register_hook(functools.partial(self._arrived, tap))
         return output

@@ -37,7 +37,7 @@ FUNCTIONS: dict[Callable[..., Any], tuple[Any, ...]] = {
         for home, name in ((F, "grouped_mm"), (torch, "_grouped_mm"))
         if hasattr(home, name)  # since torch 2.8
     ),
-    products.einsum: (torch._C._VariableFunctions.einsum,),
+    products.einsum: (torch._C._VariableFunctions.einsum,),  # type: ignore[attr-defined]
     layers.convolution(1): (torch.conv1d,),
     layers.convolution(2): (torch.conv2d,),
     layers.convolution(3): (torch.conv3d,),
