@@ -202,4 +202,8 @@ def tensors_of(data: Any) -> list[Tensor]:
         return [tensor for part in source.datasets for tensor in tensors_of(part)]
     if isinstance(source, TensorDataset):
         return list(source.tensors)
-    return [source] if isinstance(source, Tensor) else []
+    if isinstance(source, Tensor):
+        return [source]
+    return [
+        value for value in getattr(source, "__dict__", {}).values() if isinstance(value, Tensor)
+    ]

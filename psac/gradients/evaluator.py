@@ -21,6 +21,8 @@ from typing import Any
 import torch
 from torch import nn
 from torch._C import _functorch  # type: ignore[attr-defined]
+from torch.overrides import _get_current_function_mode_stack
+from torch.utils._device import DeviceContext
 
 from . import trees
 from .batched import Batched
@@ -55,6 +57,7 @@ class Evaluator:
                 f"loss is a {type(loss).__name__}: pass the function itself, loss(model, *batch), "
                 "not its result."
             )
+        refuse_modes()
         self.outside.known = survey(self.model, self.parameters)
         _functorch._set_vmap_fallback_warning_enabled(False)
         numbers = self.outside.changed_numbers(loss)
@@ -163,6 +166,16 @@ class Evaluator:
         code = getattr(function, "__code__", None) or type(loss)
         kinds = tuple((leaf.dim(), leaf.dtype, leaf.layout) for leaf in trees.leaves(batch))
         return code, kinds, self.model.training
+
+
+def refuse_modes() -> None:
+    """Raises for a torch function mode around the call, which would see psac's own operations."""
+    modes = [type(m) for m in _get_current_function_mode_stack() if type(m) is not DeviceContext]
+    if modes:
+        raise PrivacyError(
+            f"{modes[0].__name__} is on, a torch function mode: it would see all records of the "
+            "batch. Call private.step outside of it."
+        )
 
 
 def without_frames(error: Exception) -> tuple[Exception, str]:

@@ -31,7 +31,7 @@ def map_tensors(tree: Any, function: Callable[[Tensor], Any]) -> Any:
     if tree is None:
         return None
     raise PrivacyError(
-        f"a batch holds a {type(tree).__name__} ({tree!r:.60}): records can be told apart in "
+        f"a batch holds a {type(tree).__name__}: records can be told apart in "
         "tensors only, with one entry of the first axis for each. Give it as a tensor from the "
         "data set or its collate_fn, or leave it out and let the loss function hold it, if it is "
         "the same for all records."
