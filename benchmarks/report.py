@@ -206,8 +206,8 @@ def _first_steps(speed: dict[str, Record], memory: dict[str, Record]) -> str:
     if not costs:
         return ""
     return (
-        "The first step of a run, in which psac compares its gradients with plain autograd on a "
-        f"few records, is not in the tables: it takes {' and '.join(costs)}."
+        "The first steps of a run, in which psac compares its gradients with plain autograd on a "
+        f"few records, are not in the tables: they take {' and '.join(costs)}."
     )
 
 

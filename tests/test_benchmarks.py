@@ -215,7 +215,9 @@ def test_the_table_is_made_from_the_files_and_keeps_who_cannot_run(folder: Path)
     assert "[1] NotImplementedError: no rule \\| for &lt;this>" in page
     assert "| exponent | 1.00 | 1.00 |" in page
     # 4.2 over the ordinary step's lower quartile, 1.05
-    assert "it takes 4.0x to 4.0x the time of an ordinary step and 1.6x to 1.6x its memory." in page
+    assert (
+        "they take 4.0x to 4.0x the time of an ordinary step and 1.6x to 1.6x its memory." in page
+    )
 
 
 def test_the_caption_names_what_was_measured_on_another_machine(folder: Path) -> None:

@@ -15,11 +15,7 @@ FEW = 4
 KEPT = survey.load(records.ROOT / "results" / "bench")
 ROUNDED = {"autocast": 2e-2, "autocast_transformer": 2e-2, "bfloat16": 2e-2}  # half precision
 # What psac does not do yet; an entry goes when its test passes.
-DEFECTS = {
-    "survival_weibull": "refused: Watch.remains holds what it looks at while garbage is collected",
-    "scripted": "refused: State compares the buffers of a ScriptModule as a sequence (TypeError)",
-    "fno": "the self-check leaves out imaginary parts, and warns",
-}
+DEFECTS: dict[str, str] = {}  # by name: what psac does not do yet
 
 
 def named() -> list:

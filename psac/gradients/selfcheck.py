@@ -49,27 +49,32 @@ def distance(vectorized: Vectorized, loss: LossFunction, batch: Any) -> float:
         for k in chosen:
             seed_all(seed)
             grads = plain_gradient(vectorized, loss, trees.record(batch, k))
-            alone = sum(float(g.double().square().sum()) for g in grads.values()) ** 0.5
+            alone = sum(float(exact(g).abs().square().sum()) for g in grads.values()) ** 0.5
             if not (np.isfinite(alone) and torch.isfinite(norms[k])):
                 continue
             worst = max(worst, abs(alone - float(norms[k])) / max(alone, floor, 1e-12))
             weights[k] = (k + 1) / max(alone, floor, 1e-12)
             for name, grad in grads.items():
-                added = float(weights[k]) * grad.double()
+                added = float(weights[k]) * exact(grad)
                 expected[name] = expected[name] + added if name in expected else added
         together.measured.zero_samples(~torch.isfinite(norms))
         sums = together.measured.weighted_sums([weights], TOGETHER)
     return max(worst, direction_error(sums, expected))
 
 
+def exact(tensor: Tensor) -> Tensor:
+    """In double precision, complex or not."""
+    return tensor.to(torch.complex128 if tensor.is_complex() else torch.float64)
+
+
 def direction_error(sums: dict[str, Tensor], expected: dict[str, Tensor]) -> float:
     """The length of the difference, over the length of what is expected."""
     difference = total = 0.0
     for name in sums.keys() | expected.keys():
-        ours = sums[name].double() if name in sums else torch.zeros(())
+        ours = exact(sums[name]) if name in sums else torch.zeros(())
         theirs = expected.get(name, torch.zeros(()))
-        difference += float((ours - theirs).square().sum())
-        total += float(theirs.square().sum())
+        difference += float((ours - theirs).abs().square().sum())
+        total += float(theirs.abs().square().sum())
     return (difference / total) ** 0.5 if total else float(difference > 0)
 
 

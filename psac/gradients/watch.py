@@ -138,10 +138,9 @@ class Watch:
         for generation in (None, 0, 2):  # cycles of references are nobody's
             if generation is not None:
                 gc.collect(generation)
-            alive = [t for t in (ref() for ref in self._records) if t is not None]
-            if not alive:
+            if not any(reference() is not None for reference in self._records):
                 return []
-        return alive
+        return [t for t in (reference() for reference in self._records) if t is not None]
 
 
 def storage_of(tensor: Tensor) -> int:

@@ -83,7 +83,7 @@ def section(cause: str, rows: list[dict]) -> str:
 def line(row: dict) -> str:
     says = row["message"] if row["kind"] not in ("isolated", "open") else ""
     cells = (row["title"], outcome(row), ", ".join(row["ways"]), shortened(says))
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+    return "| " + " | ".join(cell.replace("|", "\\|").replace("[", "\\[") for cell in cells) + " |"
 
 
 def outcome(row: dict) -> str:
