@@ -16,13 +16,8 @@ IGNORED = (  # what torch says of its own layers
     "ignore:LSTM with projections is not supported with oneDNN",
     "ignore:Using padding='same' with even kernel lengths",
 )
-COMPLEX = "selfcheck.py casts complex gradients to real ones, and finds psac's wrong"
 AWAITED = {
     "traced": "watch.parts_of: a traced module has no '_parameters' in vars()",
-    "complex_parameter": COMPLEX,
-    "complex_parameter_times": COMPLEX,
-    "complex_parameter_slices": COMPLEX,
-    "complex_linear": COMPLEX,
 }
 ROWS = [
     pytest.param(name, marks=pytest.mark.xfail(strict=True, reason=AWAITED[name]))

@@ -43,7 +43,6 @@ DEFECTS: dict[str, str] = {
             "N1-a_hook",
             "N1-a_function",
             "N1-self_paced",
-            "N1-the_data_set",
         ],
         UNSEEN,
     ),
@@ -56,13 +55,11 @@ DEFECTS: dict[str, str] = {
         OPERATORS,
     ),
     **dict.fromkeys(["N2-a_scripted_module", "N2-a_file", "N2-a_thread"], NOT_WALKED),
-    "N6-a_mode_around": "a TorchFunctionMode around the step sees the batch in psac's own rules",
     "re-entrant gradient checkpointing with dropout": (
         "the self-check runs plain autograd.grad, which re-entrant checkpoints refuse"
     ),
     "sparse inputs": "trees.py does not look at layouts: torch's own error",
     "sparse inputs in rows (CSR)": "trees.py does not look at layouts: torch's own error",
-    "torch.jit.script of a part": "State restores the stores of a ScriptModule: TypeError",
     "records without a loss: all of the batch are masked": (
         "a batch in which no record has a gradient is refused, where one more record would do"
     ),

@@ -114,7 +114,7 @@ class Spectral(nn.Module):
         return self.head(torch.fft.irfft(modes, n=8).flatten(1))
 
 
-@innocent("complex parameters, as in a Fourier neural operator", way="alone")
+@innocent("complex parameters, as in a Fourier neural operator")
 def _():
     return Spectral(), cross_entropy, labelled(2, 8)
 

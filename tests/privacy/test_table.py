@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tests.privacy import causes, innocent, operations, table
 from tests.privacy.case import ALLOWED, CASES, KINDS
 from tests.privacy.defects import DEFECTS
@@ -42,7 +40,6 @@ def test_a_case_that_is_open_is_a_known_defect():
     assert set(table.OUTCOMES) == set(KINDS)
 
 
-@pytest.mark.xfail(strict=True, reason="trees.py prints what it refuses: repr of a batch")
 def test_no_message_shows_a_value_of_a_record():
     """Messages go into logs that others read."""
     rows = [*table.read("causes")["cases"], *table.read("innocents")["innocents"]]
