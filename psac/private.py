@@ -437,7 +437,7 @@ class Private:
         self.steps_taken += 1
         for bound, names in self._groups():
             add_noise_(
-                [sums[name] for name in names],
+                [as_real(sums[name]) for name in names],
                 std=self._gradient_noise * bound,
                 generator=self._noise,
                 scale=1 / self.plan.expected_batch_size,
@@ -748,3 +748,8 @@ class Private:
             f"{plan.noise_multiplier:.4g}, sampling={plan.sampling.name} at rate "
             f"{plan.sampling_rate:.4g}, clipping={self.clipping!r}{secure})"
         )
+
+
+def as_real(values: Tensor) -> Tensor:
+    """A view of complex numbers as pairs of real ones: noise goes to both."""
+    return torch.view_as_real(values) if values.is_complex() else values

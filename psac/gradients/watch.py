@@ -187,7 +187,7 @@ def parts_of(value: Any) -> list[tuple[str, Any]]:
         stores = ("_parameters", "_buffers", "_modules")
         inner = {k: v for k, v in vars(value).items() if k not in stores}
         for store in stores:
-            inner |= vars(value)[store]
+            inner |= dict(getattr(value, store).items())
         return [(f".{name}", part) for name, part in inner.items()]
     if isinstance(value, dict):
         return [(f"[{key!r:.40}]", part) for key, part in list(dict.items(value))]

@@ -16,15 +16,6 @@ IGNORED = (  # what torch says of its own layers
     "ignore:LSTM with projections is not supported with oneDNN",
     "ignore:Using padding='same' with even kernel lengths",
 )
-AWAITED = {
-    "traced": "watch.parts_of: a traced module has no '_parameters' in vars()",
-}
-ROWS = [
-    pytest.param(name, marks=pytest.mark.xfail(strict=True, reason=AWAITED[name]))
-    if name in AWAITED
-    else name
-    for name in CASES
-]
 TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-9}
 
 
@@ -61,7 +52,7 @@ def hold_to_the_loop(model, loss, batch, way, tolerance) -> None:
 
 
 @pytest.mark.filterwarnings(*IGNORED)
-@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize("name", list(CASES))
 def test_norms_and_sums_equal_the_loop(name, dtype):
     torch.manual_seed(0)
     model, batch, loss, way = CASES[name]()
