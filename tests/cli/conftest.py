@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -70,7 +71,7 @@ def start():
             stdin=subprocess.DEVNULL,
             text=True,
             cwd=folder,
-            env=ENVIRONMENT,
+            env=ENVIRONMENT | {"PSAC_STATE_DIR": os.environ["PSAC_STATE_DIR"]},
             # A shell has Ctrl-C ignored in the background, and that is inherited.
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL) and None,
         )
