@@ -13,7 +13,7 @@ from psac.gradients import ClippedSum, Evaluator
 from tests import oracles
 from tests.gradients.cases import CASES
 from tests.gradients.table import squares
-from tests.gradients.test_against_the_loop import IGNORED, ROWS, announced, hold_to_the_loop
+from tests.gradients.test_against_the_loop import IGNORED, announced, hold_to_the_loop
 
 # Rows with a tensor of random numbers as batch, one for each kind of contribution and rule.
 SOME = (
@@ -48,7 +48,7 @@ def scaled(loss):
 
 
 @pytest.mark.filterwarnings(*IGNORED)
-@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize("name", list(CASES))
 def test_a_batch_of_one_record_is_evaluated_like_any_other(name):
     torch.manual_seed(0)
     model, batch, loss, way = CASES[name]()
