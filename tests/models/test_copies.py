@@ -71,11 +71,11 @@ def test_a_record_with_copies_is_one_sample():
     inner, pictures, labels = network(), torch.rand(9, 2, 5, 7), torch.arange(9) % 3
     model = ShiftedCopies(inner, copies=3, shift=1)
 
-    def losses(model, batch):
-        return losses_of(model(batch[0]), batch[1])
+    def loss(model, inputs, labels):
+        return losses_of(model(inputs), labels)
 
     torch.manual_seed(1)
-    sums = psac.weighted_gradient(model, losses, (pictures, labels), psac.PSAC())
+    sums = psac.weighted_gradient(model, loss, (pictures, labels), psac.PSAC())
     torch.manual_seed(1)
     moves = torch.randint(3, (9, 3, 2))
     moves[:, 0] = 1
@@ -100,10 +100,10 @@ def test_a_record_adds_at_most_the_bound_however_many_copies_it_has():
     private = psac.make_private(
         model, optimizer, records, batch_size=4, steps=1, noise_multiplier=0.0, seed=0
     )
-    for inputs, labels in private.loader:
-        private.backward(losses_of(model(inputs), labels))
-        assert len(private.engine.norms) == len(inputs) == 4
-        optimizer.step()
+    for batch in private.loader:
+        assert private.step(lambda m, x, y: losses_of(m(x), y), batch)
+        assert private.sensitive is not None
+        assert len(private.sensitive.norms) == len(batch[0]) == 4
     step = [(p - q).flatten() for p, q in zip(model.parameters(), before, strict=True)]
     assert 4 * torch.cat(step).norm() <= 4 * (1 + 1e-5)
 
