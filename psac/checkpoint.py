@@ -157,6 +157,9 @@ def write_down_releases(path: Path, private: Private, unknown: str | None = None
         releases = private.on_release = Releases(private.id, secure=private.ledger.secure)
     fault = releases.keep_beside(path, private.ledger.steps)
     if unknown or fault:
+        private.ledger.note_warning(
+            "Steps may be missing: not every place where releases are written down was there."
+        )
         text = " ".join(filter(None, [unknown, fault]))
         warnings.warn(text, PrivacyWarning, stacklevel=3)
 

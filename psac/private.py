@@ -73,6 +73,8 @@ OPTIMIZERS: Any = sys.modules["torch.optim.optimizer"]
 trained: weakref.WeakKeyDictionary[nn.Module, dict[str, Ledger]] = weakref.WeakKeyDictionary()
 # By run: the steps that this process has released. States that were taken earlier know of fewer.
 released: dict[str, int] = {}
+TRAINED_BEFORE = "The model was trained before by another private run, which is not in this ledger."
+SAVED = "the checkpoint that training went on from was saved"
 FUNCTION_FORM = """\
     def loss(model, x, y):            # a batch of one record
         return F.cross_entropy(model(x), y)
@@ -177,6 +179,7 @@ class Private:
         self.on_release: Callable[[int], None] | None = None
         self.evaluator = Evaluator(model)
         self.evaluator.outside.protect(tensors_of(data))
+        self.evaluator.on_warning = lambda sentence: self.ledger.note_warning(sentence)
         rule = self._adaptive.rule(self._scale) if self._adaptive else clipping
         self._total = ClippedSum(self.evaluator, rule)  # type: ignore[arg-type]
         self.parameters = self.evaluator.parameters
@@ -362,7 +365,10 @@ class Private:
         """From here on this process knows of the run."""
         released.setdefault(self.id, 0)
         for module in self._trainable_modules():
-            trained.setdefault(module, {})[self.id] = self.ledger
+            runs = trained.setdefault(module, {})
+            if self.ledger.secure and runs.keys() - {self.id}:
+                self.ledger.note_warning(TRAINED_BEFORE)
+            runs[self.id] = self.ledger
 
     def _trainable_modules(self) -> list[nn.Module]:
         """Those with parameters that are trained; an activation may serve many models."""
@@ -397,6 +403,7 @@ class Private:
             refuse_padding_that_counts(self.model, loss, batch, self._out.probe)
             # losses, norms, weights, sums
             self.sensitive = self._total.add(loss, batch, batched=batched)
+        self.ledger.note_way("batched" if batched else self.sensitive.way)
         self._failed, self._out = False, None
         if self._adaptive:
             norms = self.sensitive.norms
@@ -711,7 +718,8 @@ class Private:
                 "make_private as it was called then; a changed run needs a budget of its own."
             )
         self.id = state["id"]
-        self.ledger = Ledger.from_json(state["ledger"])
+        noted, self.ledger = self.ledger, Ledger.from_json(state["ledger"])
+        self.ledger.include_notes(noted)
         self.steps_taken, self._scale = state["step"], state["scale"]
         self.plan = dataclasses.replace(self.plan, steps=state["planned_steps"])
         self.loader.load_state_dict(state["sampler"])
@@ -731,6 +739,7 @@ class Private:
         lost = spent - self.ledger.steps
         if lost > 0 and self.ledger.secure:
             self.ledger.record(**self.plan.event(), steps=self._skipped(lost))
+            self.ledger.note_warning(f"{lost} steps ran after {SAVED} and count as spent.")
             warnings.warn(
                 f"{lost} steps ran after {place} was saved and are not in it. What they released "
                 f"may have been seen, so they count as spent: {lost} steps fewer are left of the "

@@ -840,6 +840,30 @@ def test_a_ledger_prints_its_entries():
     ]
 
 
+def test_a_ledger_says_how_records_were_isolated_and_what_was_warned_of():
+    ledger = ledger_of_two_kinds()
+    assert (ledger.isolation, ledger.warnings, ledger.isolation_statement) == ((), (), "")
+    for way in ("alone", "vmap", "vmap"):
+        ledger.note_way(way)
+    assert ledger.isolation_statement == "by construction (vmap, alone)"
+    for _ in range(2):
+        ledger.note_warning("A thing has changed.")
+    assert ledger != ledger_of_two_kinds()
+    again = Ledger.from_json(json.loads(json.dumps(ledger.to_json())))
+    assert again == ledger == pickle.loads(pickle.dumps(ledger)) == copy.deepcopy(ledger)
+    other = ledger_of_two_kinds()
+    other.note_way("batched")
+    other.note_warning("Another thing has changed.")
+    for total in (again + other, other + again):
+        assert total.isolation == ("vmap", "alone", "batched")
+        assert sorted(total.warnings) == ["A thing has changed.", "Another thing has changed."]
+        lines = str(total).splitlines()
+        assert (
+            lines[1] == "  isolation of records: tested, not by construction (vmap, alone, batched)"
+        )
+        assert "  warning: A thing has changed." in lines
+
+
 def edited(place: str, value: Any) -> Any:
     data = ledger_of_two_kinds(secure=False).to_json()
     if place in data:
@@ -852,10 +876,15 @@ DAMAGED = {
     "text": ("{}", "no ledger"),
     "empty": ({}, "no ledger"),
     "other format": (edited("format", "else"), "no ledger"),
-    "later version": (edited("version", 2), "version 2; this psac reads 1"),
+    "later version": (edited("version", 3), "version 3; this psac reads 2"),
     "secure as text": (edited("secure", "no"), "damaged: 'secure'"),
+    "isolation as text": (edited("isolation", "vmap"), "damaged: .*'isolation'"),
+    "another way": (edited("isolation", ["trusted"]), "the way is 'trusted'"),
+    "no warnings": (edited("warnings", None), "damaged: .*'warnings'"),
+    "a warning is a number": (edited("warnings", [0]), "the warning is 0"),
+    "ways in another order": (edited("isolation", ["batched", "vmap"]), "edited"),
     "made secure": (edited("secure", True), "edited"),
-    "no entries": (edited("entries", None), "'entries' is missing"),
+    "no entries": (edited("entries", None), "damaged: .*'entries'"),
     "an entry is text": (edited("entries", ["step"]), "entry 0 of the ledger is 'step'"),
     "fewer steps": (edited("steps", 0), "entry 1 of the ledger is damaged: steps is 0"),
     "noise as text": (edited("noise_multiplier", "2"), "entry 1 .* noise_multiplier is '2'"),

@@ -3,15 +3,19 @@
 Guarantees: every release that was recorded is priced, in any order and mixture of noises and rates,
 under one relation; a ledger that went through JSON is equal to the one that was written; recording
 takes a microsecond.  One that is not `secure` says in all that it writes that the run is NOT
-private.  Left to others: to record a step before it is seen, once, and with what really was done.
+private.  How records were isolated and what psac warned of stay in the ledger: sums, copies and
+files keep them.  Left to others: to record a step before it is seen, once, and with what really was
+done.
 
 A ledger holds counts and settings, nothing of the data: it may be published with the model.
 
 >>> ledger = Ledger(secure=True)
 >>> for _ in range(3):
 ...     ledger.record(noise_multiplier=1.0, sampling_rate=0.01, num_records=60_000)
+>>> ledger.note_way("vmap")
 >>> print(ledger)
 privacy ledger: 3 steps, relation add-or-remove-one
+  isolation of records: by construction (vmap)
   3 steps, poisson at rate 0.01 of 60000 records, noise multiplier 1
 >>> round(ledger.epsilon(1e-5), 3)
 0.275
@@ -26,7 +30,8 @@ from psac.accounting.entries import Entry, whole
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
 
-FORMAT, VERSION = "psac ledger", 1
+FORMAT, VERSION = "psac ledger", 2
+WAYS = ("vmap", "alone", "batched")  # to evaluate a loss function; the last is tested
 NOT_PRIVATE = (
     "The noise is reproducible: whoever knows the seed can subtract it. This run is NOT private."
 )
@@ -41,6 +46,8 @@ class Ledger:
         self._kinds: list[Entry] = []  # With steps=1; how many there were is in `_counts`.
         self._counts: list[int] = []
         self._last: tuple[Any, ...] | None = None
+        self._ways: set[str] = set()
+        self._warnings: dict[str, None] = {}
 
     def record(
         self,
@@ -85,6 +92,36 @@ class Ledger:
             self._kinds.append(kind)
             self._counts.append(0)
 
+    def note_way(self, way: str) -> None:
+        """Write down a way in which losses were evaluated: "vmap", "alone" or "batched"."""
+        if way not in WAYS:
+            raise ValueError(f"the way is {way!r}: it must be one of {', '.join(WAYS)}.")
+        self._ways.add(way)
+
+    def note_warning(self, sentence: str) -> None:
+        """Write down, once, what psac warned of.  It may be published: nothing of the data."""
+        if not isinstance(sentence, str):
+            raise TypeError(f"the warning is {sentence!r}: it must be a sentence.")
+        self._warnings[sentence] = None
+
+    @property
+    def isolation(self) -> tuple[str, ...]:
+        """The ways in which losses were evaluated."""
+        return tuple(way for way in WAYS if way in self._ways)
+
+    @property
+    def isolation_statement(self) -> str:
+        """In words; empty as long as nothing was evaluated."""
+        if not self._ways:
+            return ""
+        kind = "tested, not by construction" if "batched" in self._ways else "by construction"
+        return f"{kind} ({', '.join(self.isolation)})"
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What psac warned of during the run, each sentence once."""
+        return tuple(self._warnings)
+
     @property
     def entries(self) -> tuple[Entry, ...]:
         """One entry for each run of equal steps, in order."""
@@ -114,7 +151,14 @@ class Ledger:
             total.record(**dataclasses.asdict(schemes.completed(entry)))
         for entry in other.entries:
             total.record(**dataclasses.asdict(entry))
+        for ledger in (self, other):
+            total.include_notes(ledger)
         return total
+
+    def include_notes(self, other: "Ledger") -> None:
+        """The ways and warnings of another ledger are this one's, too."""
+        self._ways |= other._ways
+        self._warnings |= other._warnings
 
     def to_event(self) -> "DpEvent":
         """For the accountants of dp-accounting, to be made for the ledger's relation.
@@ -137,6 +181,8 @@ class Ledger:
             "version": VERSION,
             "secure": self.secure,
             **warning,
+            "isolation": list(self.isolation),
+            "warnings": list(self.warnings),
             "entries": entries,
         }
 
@@ -152,10 +198,21 @@ class Ledger:
             raise ValueError(
                 f"the ledger has version {data.get('version')!r}; this psac reads {VERSION}."
             )
-        secure, entries = data.get("secure"), data.get("entries")
-        if not isinstance(secure, bool) or not isinstance(entries, list):
-            raise ValueError("the ledger is damaged: 'secure' or 'entries' is missing or no such.")
+        lists = [data.get(name) for name in ("entries", "isolation", "warnings")]
+        secure, (entries, ways, warnings) = data.get("secure"), lists
+        if not isinstance(secure, bool) or not all(isinstance(value, list) for value in lists):
+            raise ValueError(
+                "the ledger is damaged: 'secure', 'entries', 'isolation' or 'warnings' is missing "
+                "or no such."
+            )
         ledger = cls(secure=secure)
+        try:
+            for way in ways:
+                ledger.note_way(way)
+            for sentence in warnings:
+                ledger.note_warning(sentence)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"the ledger is damaged: {error}") from error
         for place, entry in enumerate(entries):
             ledger._read(entry, f"entry {place} of the ledger")
         if ledger.to_json() != data:
@@ -179,7 +236,10 @@ class Ledger:
         lines = [f"privacy ledger: {self.steps} steps{relation}"]
         if not self.secure:
             lines.append(NOT_PRIVATE)
-        return "\n".join(lines + [f"  {entry}" for entry in self.entries])
+        if self._ways:
+            lines.append(f"  isolation of records: {self.isolation_statement}")
+        lines += [f"  {entry}" for entry in self.entries]
+        return "\n".join(lines + [f"  warning: {sentence}" for sentence in self.warnings])
 
     def __repr__(self) -> str:
         return f"<Ledger of {self.steps} steps, {'secure' if self.secure else 'NOT private'}>"
@@ -187,6 +247,9 @@ class Ledger:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Ledger):
             return NotImplemented
-        return self.secure == other.secure and self.entries == other.entries
+        return self._all() == other._all()
+
+    def _all(self) -> tuple[Any, ...]:
+        return self.secure, self.entries, self.isolation, self.warnings
 
     __hash__ = None  # type: ignore[assignment]

@@ -16,6 +16,7 @@ Guarantees, on every call:
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -34,6 +35,8 @@ from .state import State
 from .training import survey, trainable
 from .watch import Outside, refuse_remains
 
+CHANGED = "The loss function read something from outside that changed between two steps."
+
 
 class Evaluator:
     """Evaluates loss functions of one model.  `reasons` tells what is computed alone, and why."""
@@ -50,6 +53,8 @@ class Evaluator:
         self._pure: set[tuple] = set()  # by function and kind of batch: it writes to no argument
         self._trusted: set[tuple] = set()  # signatures that were compared with plain autograd
         self._told = False
+        # Told of every warning about privacy, in a short sentence that may be published.
+        self.on_warning: Callable[[str], None] = lambda sentence: None
 
     def __call__(self, loss: LossFunction, batch: Any, *, batched: bool = False) -> Evaluation:
         if not callable(loss):
@@ -148,6 +153,8 @@ class Evaluator:
         }[way]
         changed = [f"a tensor of shape {list(t.shape)}" for t in self.outside.changed(reads)]
         changed += numbers
+        if changed:
+            self.on_warning(CHANGED)
         if changed and not self._told:
             self._told = True
             warnings.warn(

@@ -143,6 +143,7 @@ class Trainer:
         lost = max(in_ledger - private.ledger.steps, told - private.steps_taken - by_journal)
         if lost > 0:
             private.charge(lost)
+            private.ledger.note_warning(f"{lost} steps were found in the metrics of the run alone.")
             warnings.warn(
                 f"ledger and metrics of {self.run.folder} tell of {lost} more steps than "
                 f"{path.name} and its journal: these count as spent. If others ran that were not "
