@@ -93,7 +93,8 @@ def test_steps_of_a_lost_process_are_noted():
     state = first.state_dict()
     train(first)
     first.close()
-    with pytest.warns(psac.PrivacyWarning):
+    with pytest.warns(psac.PrivacyWarning, match="was trained before"):
         second = private_run(first.model, seed=None, noise_multiplier=1.0, delta=1e-3)
+    with pytest.warns(psac.PrivacyWarning, match="5 steps ran after"):
         second.load_state_dict(state)
     assert "5 steps ran after" in second.ledger.warnings[-1]
