@@ -61,6 +61,8 @@ FUNCTIONS: dict[Rule, tuple[Any, ...]] = {
     recurrent.gru_cell: (torch.gru_cell,),
     recurrent.rnn_tanh_cell: (torch.rnn_tanh_cell,),
     recurrent.rnn_relu_cell: (torch.rnn_relu_cell,),
+    losses.cross_entropy: (torch.nn.functional.cross_entropy,),
+    losses.nll_loss: (torch.nn.functional.nll_loss,),
     losses.ctc: (torch.nn.functional.ctc_loss,),
     losses.kl_div: (torch.nn.functional.kl_div,),
     losses.soft_margin: (torch.nn.functional.soft_margin_loss,),

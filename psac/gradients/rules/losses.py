@@ -1,6 +1,7 @@
-"""Losses that torch.vmap would compute record by record, or not at all.
+"""Losses that torch.vmap would compute slowly, record by record, or not at all.
 
-CTC takes all records as one batch.  The others are written out in operations that vmap knows.
+Cross entropy and CTC take all records as one batch.  The others are written out in operations that
+vmap knows.
 """
 
 from __future__ import annotations
@@ -125,6 +126,84 @@ triplet_margin = written_out(triplet_margin_terms)
 gaussian_nll = written_out(gaussian_nll_terms)
 multi_margin = written_out(multi_margin_terms)
 multilabel_margin = written_out(multilabel_margin_terms)
+
+
+def cross_entropy(
+    rec: Recorder,
+    input: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    size_average: bool | None = None,
+    ignore_index: int = -100,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+) -> Any:
+    """Scores of a record are [classes] or [batch, classes, ...]."""
+    settings = {"ignore_index": ignore_index, "label_smoothing": label_smoothing}
+    return of_classes(
+        F.cross_entropy, rec, input, target, weight, size_average, reduce, reduction, settings
+    )
+
+
+def nll_loss(
+    rec: Recorder,
+    input: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    size_average: bool | None = None,
+    ignore_index: int = -100,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+) -> Any:
+    """The same for log-probabilities."""
+    settings = {"ignore_index": ignore_index}
+    return of_classes(
+        F.nll_loss, rec, input, target, weight, size_average, reduce, reduction, settings
+    )
+
+
+def of_classes(
+    loss: Callable[..., Tensor],
+    rec: Recorder,
+    input: Tensor,
+    target: Tensor,
+    weight: Tensor | None,
+    size_average: bool | None,
+    reduce: bool | None,
+    reduction: str,
+    settings: dict[str, Any],
+) -> Any:
+    shared = weight is None or not (weight.requires_grad or any(are_records(weight)))
+    if not shared or size_average is not None or reduce is not None:
+        return NotImplemented
+    if are_records(input) != [True] or input.dim() == 0 or not rec.serves(input, target):
+        return NotImplemented
+    targets = rec.for_each(target, loss.__name__)
+    with physically():
+        x, y = rec.physical(input), rec.physical(targets)
+        if input.dim() > 1:
+            x, y = x.flatten(0, 1), y.flatten(0, 1)
+        values = loss(x, y, weight, reduction="none", **settings)
+        if input.dim() > 1:
+            values = values.unflatten(0, (rec.num_samples, len(input)))
+        if reduction != "none" and values.dim() > 1:
+            values = values.flatten(1).sum(1)
+        if reduction == "mean":
+            values = values / counted(x, y, weight, settings["ignore_index"], rec.num_samples)
+        return rec.of_records(values)
+
+
+def counted(
+    scores: Tensor, target: Tensor, weight: Tensor | None, ignore_index: int, n: int
+) -> Tensor | float:
+    """What the mean over a record's targets divides by."""
+    if target.is_floating_point():  # probabilities of classes
+        return target.numel() / scores.shape[1] / n
+    counts = target != ignore_index
+    if weight is None:
+        return counts.view(n, -1).sum(1)
+    return (weight[target.where(counts, 0)] * counts).view(n, -1).sum(1)
 
 
 def ctc(
