@@ -53,7 +53,7 @@ from psac.clipping import PSAC, AdaptivePSAC, ClippingRule
 from psac.collation import refuse_padding_that_counts
 from psac.errors import PrivacyError, PrivacyWarning
 from psac.gradients import ClippedSum, Evaluator, Sensitive
-from psac.gradients.chance import own_generators
+from psac.gradients.chance import own_draws_of_torch, own_generators
 from psac.gradients.checksums import Prints, checksums
 from psac.gradients.evaluate import LossFunction
 from psac.gradients.state import State
@@ -399,7 +399,7 @@ class Private:
         is_last = self._out.is_last
         self._same_state_for_all_parts(loss, is_last)
         self._failed = True
-        with self._own_randomness():
+        with self._own_randomness(batched):
             refuse_padding_that_counts(self.model, loss, batch, self._out.probe)
             # losses, norms, weights, sums
             self.sensitive = self._total.add(loss, batch, batched=batched)
@@ -415,15 +415,17 @@ class Private:
         return is_last
 
     @contextlib.contextmanager
-    def _own_randomness(self) -> Iterator[None]:
+    def _own_randomness(self, batched: bool) -> Iterator[None]:
         """Dropout and the like draw from a secret stream, so that no place in a batch is known.
 
-        A seed of the user's would fix which numbers the k-th record of a batch gets.
+        A seed of the user's would fix which numbers the k-th record of a batch gets.  Records that
+        are computed one at a time have generators of numpy and Python of their own (`OneByOne`).
         """
         if not self.ledger.secure:
             yield
             return
-        with own_generators(int.from_bytes(self._chance.random_bytes(7), "big")):
+        own = own_generators if batched else own_draws_of_torch
+        with own(int.from_bytes(self._chance.random_bytes(7), "big")):
             yield
 
     def _same_state_for_all_parts(self, loss: LossFunction, is_last: bool) -> None:

@@ -39,3 +39,18 @@ def own_generators(seed: int) -> Iterator[None]:
     with same_generators():
         seed_all(seed)
         yield
+
+
+@contextlib.contextmanager
+def own_draws_of_torch(seed: int) -> Iterator[None]:
+    """The same for torch alone: under vmap, what numpy and Python draw is the same for all records."""
+    if torch.cuda.is_initialized():
+        with own_generators(seed):
+            yield
+        return
+    before = torch.default_generator.get_state()
+    try:
+        torch.default_generator.manual_seed(seed % 2**63)
+        yield
+    finally:
+        torch.default_generator.set_state(before)

@@ -8,10 +8,22 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._C import _functorch  # type: ignore[attr-defined]
-from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 
-# In here vmap is off: torch computes with what `Recorder.physical` gives.
-physically = temporarily_clear_interpreter_stack
+class physically:  # noqa: N801
+    """In here vmap is off: torch computes with what `Recorder.physical` gives."""
+
+    __slots__ = ("_layers",)
+
+    def __enter__(self) -> None:
+        self._layers = []
+        while _functorch.peek_interpreter_stack() is not None:
+            self._layers.append(_functorch.pop_dynamic_layer_stack())
+
+    def __exit__(self, *_: object) -> None:
+        while self._layers:
+            _functorch.push_dynamic_layer_stack(self._layers.pop())
+
+
 unsafe_view = torch.ops.aten._unsafe_view.default
 
 
