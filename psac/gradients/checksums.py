@@ -23,11 +23,15 @@ def checksums(tensors: Iterable[Tensor]) -> list[int]:
 
     Against mistakes, not against those who look for a collision.
     """
-    tensors = [tensor.detach() for tensor in tensors]
-    compiled = loops()
-    plain = [t for t in tensors if compiled and t.is_cpu and is_plain(t)]
-    sums = dict(zip(map(id, plain), compiled.checksums(plain) if compiled else (), strict=True))
-    return [sums[id(t)] if id(t) in sums else checksum(t) for t in tensors]
+    tensors, compiled = list(tensors), loops()
+    if compiled is None:
+        return [checksum(tensor) for tensor in tensors]
+    plain = [tensor for tensor in tensors if tensor.is_cpu and is_plain(tensor)]
+    sums = compiled.checksums(plain)
+    if len(plain) == len(tensors):
+        return sums
+    known = dict(zip(map(id, plain), sums, strict=True))
+    return [known[id(t)] if id(t) in known else checksum(t) for t in tensors]
 
 
 def is_plain(tensor: Tensor) -> bool:
@@ -54,9 +58,13 @@ class Prints:
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
         self._place = secrets.randbits(30)
-        self._whole = checksums(tensors)
         self._versions = [tensor._version for tensor in tensors]
-        self._windows = checksums([window(tensor, self._place) for tensor in tensors])
+        large = [k for k, tensor in enumerate(tensors) if is_large(tensor)]
+        windows = [window(tensors[k], self._place) for k in large]
+        sums = checksums([*tensors, *windows])
+        self._whole, self._windows = sums[: len(tensors)], sums[: len(tensors)]
+        for k, part in zip(large, sums[len(tensors) :], strict=True):
+            self._windows[k] = part
 
     def changed(self, tensors: Sequence[Tensor]) -> set[int]:
         """The numbers of those that are not what they were."""
@@ -72,9 +80,13 @@ class Prints:
         return {k for k, now in zip(written, whole, strict=True) if now != self._whole[k]}
 
 
+def is_large(tensor: Tensor) -> bool:
+    return tensor.nbytes > LARGE and is_plain(tensor)
+
+
 def window(tensor: Tensor, place: int) -> Tensor:
     """A sixteenth of a large tensor, all of a small one."""
-    if tensor.nbytes <= LARGE or not is_plain(tensor):
+    if not is_large(tensor):
         return tensor
     length = tensor.numel() // 16
     start = place % (tensor.numel() - length)

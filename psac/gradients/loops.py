@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import itertools
 import math
 import pathlib
 from collections.abc import Sequence
@@ -295,10 +296,11 @@ class Loops:
 
     def checksums(self, tensors: Sequence[Tensor]) -> list[int]:
         """A number for the content of each; they must be contiguous.  Large ones on two threads."""
+        counts = [max(1, -(-t.nbytes // BLOCK)) for t in tensors]
         blocks = [
             (t.data_ptr() + start, min(BLOCK, t.nbytes - start))
-            for t in tensors
-            for start in range(0, max(1, t.nbytes), BLOCK)
+            for t, count in zip(tensors, counts, strict=True)
+            for start in range(0, count * BLOCK, BLOCK)
         ]
         if len(blocks) < 4 + len(tensors) or torch.get_num_threads() == 1:
             sums = self._checksums(blocks)
@@ -306,11 +308,10 @@ class Loops:
             half = len(blocks) // 2
             second = _thread().submit(self._checksums, blocks[half:])
             sums = self._checksums(blocks[:half]) + second.result()
-        following, found = iter(sums), []
-        for t in tensors:
-            count = len(range(0, max(1, t.nbytes), BLOCK))
-            found.append(hash(tuple(next(following) for _ in range(count))))
-        return found
+        if len(sums) == len(tensors):
+            return sums
+        following = iter(sums)
+        return [hash(tuple(itertools.islice(following, count))) for count in counts]
 
     def _checksums(self, blocks: Sequence[tuple[int, int]]) -> list[int]:
         count = len(blocks)
