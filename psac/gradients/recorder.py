@@ -171,14 +171,19 @@ class Recorder(TorchFunctionMode):
         """Whether rules know what to do: real numbers, and no transform of the user's own."""
         if _functorch.maybe_current_level() != self.level:
             return False
-        return all(t is None or not (t.is_complex() or self._is_foreign(t)) for t in tensors)
+        for tensor in tensors:
+            if tensor is None:
+                continue
+            if tensor.is_complex() or (is_wrapped(tensor) and self._is_foreign(tensor)):
+                return False
+        return True
 
     def _is_foreign(self, tensor: Tensor) -> bool:
-        """Whether it is wrapped by another transform (torch.func.grad, ...)."""
-        return is_wrapped(tensor) and not (
-            _functorch.is_batchedtensor(tensor)
-            and _functorch.maybe_get_level(tensor) == self.level
-            and not is_wrapped(_functorch.get_unwrapped(tensor))
+        """Whether a wrapped tensor is wrapped by another transform (torch.func.grad, ...)."""
+        return (
+            not _functorch.is_batchedtensor(tensor)
+            or _functorch.maybe_get_level(tensor) != self.level
+            or is_wrapped(_functorch.get_unwrapped(tensor))
         )
 
     # The mode

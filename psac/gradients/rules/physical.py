@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch._C import _functorch  # type: ignore[attr-defined]
 
+
 class physically:  # noqa: N801
     """In here vmap is off: torch computes with what `Recorder.physical` gives."""
 
@@ -24,7 +25,7 @@ class physically:  # noqa: N801
             _functorch.push_dynamic_layer_stack(self._layers.pop())
 
 
-unsafe_view = torch.ops.aten._unsafe_view.default
+unsafe_view: Any = torch.ops.aten._unsafe_view.default._op  # without the detour through Python
 
 
 def are_records(*tensors: Tensor | None) -> list[bool]:
