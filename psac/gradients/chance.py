@@ -43,7 +43,7 @@ def own_generators(seed: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def own_draws_of_torch(seed: int) -> Iterator[None]:
-    """The same for torch alone: under vmap, what numpy and Python draw is the same for all records."""
+    """The same for torch alone: under vmap, numpy and Python draw the same for all records."""
     if torch.cuda.is_initialized():
         with own_generators(seed):
             yield
