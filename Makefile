@@ -9,7 +9,7 @@ READY_BENCH := $(VENV)/.ready-bench
 READY_SLOW := $(VENV)/.ready-slow
 READY_BROWSER := $(VENV)/.ready-browser
 
-.PHONY: help setup demo test test-slow mutations check bench docs clean
+.PHONY: help setup demo test tests test-slow mutations check bench docs dist clean
 .DEFAULT_GOAL := help
 
 help:  ## Show this list
@@ -44,9 +44,17 @@ demo: setup  ## Train with DP-PSAC on Fashion-MNIST beside DP-SGD and Auto-S, an
 	$(RUN) -m psac demo
 
 # Threads that spin while they wait make tests five times as slow where the cores are busy.
-test test-slow mutations check: export OMP_WAIT_POLICY = passive
+tests test-slow mutations check: export OMP_WAIT_POLICY = passive
 
-test: setup $(READY_BROWSER)  ## Run the tests
+test: check tests  ## What must pass before a commit: check, then tests
+
+check: setup  ## Lint, format, types, doctests
+	$(RUN) -m ruff check .
+	$(RUN) -m ruff format --check .
+	$(RUN) -m pyright --pythonpath $(RUN)
+	$(RUN) -m pytest -q --doctest-modules psac
+
+tests: setup $(READY_BROWSER)  ## The tests alone
 	$(RUN) -m pytest -q
 
 test-slow: $(READY_SLOW)  ## Run the tests marked slow, and look for new counter-examples
@@ -55,19 +63,15 @@ test-slow: $(READY_SLOW)  ## Run the tests marked slow, and look for new counter
 mutations: setup  ## Break the library in many ways and see that tests catch each
 	$(RUN) -m tests.mutations
 
-check: setup  ## What must pass before a commit: lint, format, types, doctests, tests
-	$(RUN) -m ruff check .
-	$(RUN) -m ruff format --check .
-	$(RUN) -m pyright --pythonpath $(RUN)
-	$(RUN) -m pytest -q --doctest-modules psac
-	$(RUN) -m pytest -q
-
 bench: $(READY_BENCH)  ## Measure against ordinary training, Opacus and vmap
 	$(RUN) -m benchmarks
 	$(RUN) examples/check_a_model.py --readme
 
 docs: setup  ## Build the documentation into site/
 	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build
+
+dist: setup  ## Build the sdist and the wheel into dist/
+	$(RUN) -m build
 
 clean:  ## Remove .venv, caches and build products
 	rm -rf $(VENV) build dist site *.egg-info .pytest_cache .ruff_cache .hypothesis

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -47,7 +47,7 @@ class Loader:
         self._indices: deque[list[int]] = deque()
         self._left = 0  # steps of this pass that are not drawn yet
         self._pass = 0
-        self._data = loader_over(data, _Batches(self))
+        self._data = loader_over(data, _Batches(self._batches))
         collate = self._data.collate_fn
         if lengths:
             self._data.collate_fn = ByLength(collate, lengths)
@@ -120,6 +120,13 @@ class Loader:
         epoch = private.plan.steps_of_epoch_with(private.steps_taken)
         return min(epoch.stop - private.steps_taken, left)
 
+    def _batches(self) -> Iterator[list[int]]:
+        while self._indices or self._left:
+            if self._indices:
+                yield self._indices.popleft()
+            else:
+                self._draw()
+
     def _draw(self) -> None:
         batches = sampling.physical_batches(self._ahead.draw(), self._largest)
         self._left -= 1
@@ -160,13 +167,8 @@ def is_trusted(collate: Any) -> bool:
 class _Batches:
     """What the DataLoader fetches: the physical batches of a pass, one list of numbers each."""
 
-    def __init__(self, loader: Loader) -> None:
-        self._loader = loader
+    def __init__(self, batches: Callable[[], Iterator[list[int]]]) -> None:
+        self._batches = batches
 
     def __iter__(self) -> Iterator[list[int]]:
-        loader = self._loader
-        while loader._indices or loader._left:
-            if loader._indices:
-                yield loader._indices.popleft()
-            else:
-                loader._draw()
+        return self._batches()

@@ -212,7 +212,7 @@ def digest(tensors: dict[str, Tensor], text: str) -> str:
 def refuse_other_model(path: Path, saved: Mapping[str, Tensor], own: Mapping[str, Any]) -> None:
     """Before anything is changed."""
     shapes = {name: list(t.shape) for name, t in own.items() if isinstance(t, Tensor)}
-    found = {name: list(t.shape) for name, t in saved.items() if isinstance(t, Tensor)}
+    found = {name: list(t.shape) for name, t in saved.items()}
     if shapes != found:
         wrong = sorted(k for k in shapes.keys() | found.keys() if shapes.get(k) != found.get(k))
         raise CheckpointError(

@@ -251,7 +251,7 @@ def safe_weights(rule: ClippingRule, norms: Tensor) -> Tensor:
     negative, or a wrong shape, raises.  A rule of the user's is called with one norm at a time, and
     refused if it remembers earlier ones (`psac.own_rules`).
     """
-    bound = _positive(rule, "bound")
+    bound = positive(rule, "bound")
     (norms,) = _tensors(norms)
     # A sum is one number to look at; it may overflow where all norms are finite, which is no harm.
     finite = None if math.isfinite(float(norms.sum())) else norms.isfinite()
@@ -335,10 +335,10 @@ _ADVICE = {
 def _settle(rule: object, *names: str) -> None:
     """Check these settings of a frozen rule and keep them as plain floats."""
     for name in names:
-        object.__setattr__(rule, name, _positive(rule, name))
+        object.__setattr__(rule, name, positive(rule, name))
 
 
-def _positive(rule: object, name: str) -> float:
+def positive(rule: object, name: str) -> float:
     """The setting, which must be a finite number above 0."""
     value = getattr(rule, name)
     given = f"{type(rule).__name__} was given {name}={value!r}"

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from psac.clipping import RULES, AdaptivePSAC, ClippingRule, _positive
+from psac.clipping import RULES, AdaptivePSAC, ClippingRule, positive
 
 ALLOWED = (
     "pass a rule such as psac.PSAC() or psac.Abadi(bound=1.0), psac.AdaptivePSAC(), or a mapping "
@@ -60,7 +60,7 @@ def _checked_rule(place: str, rule: Any) -> ClippingRule:
     if not isinstance(rule, ClippingRule):
         own = " For a function of your own: psac.Custom(function, bound=1.0)."
         raise TypeError(f"{place} is {rule!r}: {ALLOWED}{own if callable(rule) else ''}")
-    _positive(rule, "bound")
+    positive(rule, "bound")
     return rule
 
 

@@ -114,7 +114,7 @@ def _check(
     targets: list[Tensor],
     std: float,
     scale: float,
-    generator: NoiseGenerator,
+    generator: object,
 ) -> None:
     if not (std == 0 or SMALLEST_STD <= std <= LARGEST_STD):
         raise ValueError(

@@ -62,7 +62,7 @@ def planned(
     noise_multiplier: float | None,
 ) -> Plan:
     """The run that the user asked for, with its noise."""
-    if not isinstance(scheme, Sampling):
+    if not isinstance(scheme, Sampling):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(f"sampling is {scheme!r}: pass psac.Poisson(), or another psac.Sampling.")
     epochs, steps = length
     if (epochs is None) == (steps is None):

@@ -29,6 +29,9 @@ Not covered: the number of records, the choice of settings (`psac.tuned_epsilon`
 other uses of the data, and what the user shows of losses, norms and samples.
 """
 
+# Private names of torch: the hooks of an optimizer, the stores of a module.
+# pyright: reportPrivateUsage=false
+
 from __future__ import annotations
 
 import contextlib
@@ -196,7 +199,8 @@ class Private:
 
     # Life
     def _attach(self) -> None:
-        if not isinstance(self.optimizer, torch.optim.Optimizer):
+        optimizer: Any = self.optimizer
+        if not isinstance(optimizer, torch.optim.Optimizer):
             raise TypeError(
                 f"optimizer is {type(self.optimizer).__name__}: pass a torch.optim.Optimizer."
             )

@@ -115,7 +115,7 @@ class FixedSize(Sampling):
     replacement: bool = False
 
     def __post_init__(self) -> None:
-        if not isinstance(self.replacement, bool):
+        if type(self.replacement) is not bool:
             raise TypeError(f"replacement is {self.replacement!r}: pass True or False.")
 
     @property
@@ -202,7 +202,7 @@ class Sampler:
         generator: NoiseGenerator,
     ) -> None:
         sizes = _checked_sizes(num_records, expected_batch_size)
-        if not isinstance(generator, NoiseGenerator):
+        if not isinstance(generator, NoiseGenerator):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(
                 f"generator is {generator!r}: pass SecureGenerator() or SeededGenerator(0)."
             )
@@ -277,7 +277,7 @@ def steps_in(epochs: float | Fraction, num_records: int, expected_batch_size: in
         raise TypeError(f"epochs is {epochs!r}: it must be a number above 0, such as 40 or 0.5.")
     if not 0 < epochs < math.inf:
         raise ValueError(f"epochs is {epochs!r}: it must be finite and above 0.")
-    if isinstance(epochs, numbers.Rational):
+    if isinstance(epochs, numbers.Rational):  # pyright: ignore[reportUnnecessaryIsInstance]
         exact = Fraction(int(epochs.numerator), int(epochs.denominator))
     else:
         exact = Fraction(float(epochs)).limit_denominator(10**6)

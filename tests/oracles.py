@@ -41,13 +41,9 @@ def loop_gradients(
     found = []
     for i in range(num_samples):
         loss = loss_fn(model, take(batch, i)).sum()
-        grads = torch.autograd.grad(loss, list(named.values()), allow_unused=True)
-        found.append(
-            {
-                name: torch.zeros_like(p) if g is None else g.detach().to_dense()
-                for (name, p), g in zip(named.items(), grads, strict=True)
-            }
-        )
+        grads = torch.autograd.grad(loss, list(named.values()), materialize_grads=True)
+        pairs = zip(named, grads, strict=True)
+        found.append({name: g.detach().to_dense() for name, g in pairs})
     return found
 
 

@@ -54,8 +54,8 @@ def by_a_plain_loop(case: Case, batches: list) -> nn.Module:
         for k in range(trees.num_records(batch)):
             with around():
                 value = trees.call(case.loss, case.model, trees.record(batch, k))
-            grads = torch.autograd.grad(value, parameters, allow_unused=True)
-            total = [t if g is None else t + g for t, g in zip(total, grads, strict=True)]
+            grads = torch.autograd.grad(value, parameters, materialize_grads=True)
+            total = [t + g for t, g in zip(total, grads, strict=True)]
         with torch.no_grad():
             for parameter, gradient in zip(parameters, total, strict=True):
                 parameter -= RATE / EXPECTED * gradient

@@ -138,7 +138,7 @@ class Ledger:
         delta = pricing.checked_delta(delta, max(sizes, default=None))
         return pricing.with_warning(pricing.price(self.entries, delta, accountant))
 
-    def __add__(self, other: "Ledger") -> "Ledger":
+    def __add__(self, other: object) -> "Ledger":
         """What two runs on the same records cost together; secure only if both are.
 
         An epoch of balls-in-bins that the first did not end is counted as a whole one: the second

@@ -70,7 +70,7 @@ class ByLength:
     def __init__(self, collate_fn: Collate, lengths: Sequence[int]) -> None:
         self.collate_fn = collate_fn
         self.lengths = tuple(sorted(set(lengths)))
-        if not self.lengths or not all(isinstance(n, int) and n > 0 for n in self.lengths):
+        if not self.lengths or not all(type(n) is int and n > 0 for n in self.lengths):
             raise ValueError(
                 f"lengths is {lengths!r}: give positive whole numbers that do not depend on the "
                 "private data, such as (32, 64, 128)."

@@ -38,7 +38,14 @@ def generators_of(function: Any) -> list[Any]:
     """The global generators, then those that `function` reaches, nearest first."""
     found: dict[int, Any] = {}
     seen: dict[int, Any] = {}  # holds what it has seen, else an id could come again
-    waiting = deque([torch.default_generator, np.random.mtrand._rand, random._inst, function])
+    waiting = deque(
+        [
+            torch.default_generator,
+            np.random.mtrand._rand,  # pyright: ignore[reportPrivateUsage]
+            random._inst,  # pyright: ignore[reportPrivateUsage]
+            function,
+        ]
+    )
     while waiting and len(seen) < REACH:
         thing = waiting.popleft()
         if thing is None or id(thing) in seen or isinstance(thing, SKIPPED):

@@ -23,7 +23,8 @@ def in_order(
     found: Mapping[str, list[Any]], expected: Columns, file: str | os.PathLike[str]
 ) -> dict[str, list[Any]]:
     """The columns that were found, in the order of those that are expected."""
-    if not isinstance(expected, Mapping) or set(expected.values()) - {NUMBER, CATEGORIES}:
+    mapping = isinstance(expected, Mapping)  # pyright: ignore[reportUnnecessaryIsInstance]
+    if not mapping or set(expected.values()) - {NUMBER, CATEGORIES}:
         raise ValueError(
             f"columns is {expected!r}: give those of other records, such as train.columns, that is "
             f"'{NUMBER}' or '{CATEGORIES}' for each name."

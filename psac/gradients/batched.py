@@ -113,7 +113,8 @@ class Batched:
                 allow_unused=True,
                 retain_graph=stage < codes.passes,
             )
-            found = [n for n, g in zip(self.parameters, reached, strict=True) if g is not None]
+            # torch says that every gradient is there; allow_unused=True leaves some out
+            found = [n for n, g in zip(self.parameters, reached, strict=True) if g is not None]  # pyright: ignore[reportUnnecessaryComparison]
             if found:
                 raise NotVectorized(
                     f"gradients reach {', '.join(found[:5])} in a way psac cannot see"

@@ -312,7 +312,7 @@ class Joint:
             [self.graph.edge(edge)], targets, [value], retain_graph=True, allow_unused=True
         )
         pairs = zip(self.leaves, found, strict=True)
-        return {name: grad for name, grad in pairs if grad is not None}
+        return {name: g for name, g in pairs if g is not None}  # pyright: ignore[reportUnnecessaryComparison]
 
     def _past_casts(self, edge: Edge, value: Tensor, each: bool) -> tuple[Edge, Tensor]:
         """Down to where something else happens than casts, copies and transpositions."""

@@ -154,7 +154,7 @@ class Vectorized:
             [torch.ones_like(losses)],
             allow_unused=True,
         )
-        escapes = [n for n, g in zip(self.parameters, reached, strict=True) if g is not None]
+        escapes = [n for n, g in zip(self.parameters, reached, strict=True) if g is not None]  # pyright: ignore[reportUnnecessaryComparison]
         if escapes:
             raise Escaped(escapes)
         measured.finish()
@@ -176,7 +176,7 @@ class Vectorized:
         try:
             for store, key, parameter in places:
                 assert parameter is not None
-                if not isinstance(store, dict):
+                if not isinstance(store, dict):  # pyright: ignore[reportUnnecessaryIsInstance]
                     raise NotVectorized("torch.jit does not show what it does with parameters")
                 store[key] = rec.copies(parameter, "copies")  # type: ignore[assignment]
             yield
@@ -336,7 +336,7 @@ def gradient_of(value: Tensor, parameters: Mapping[str, nn.Parameter]) -> dict[s
         return {}
     grads = torch.autograd.grad(value, list(parameters.values()), allow_unused=True)
     pairs = zip(parameters, grads, strict=True)
-    return {name: g.to_dense() if g.is_sparse else g for name, g in pairs if g is not None}
+    return {name: g.to_dense() if g.is_sparse else g for name, g in pairs if g is not None}  # pyright: ignore[reportUnnecessaryComparison]
 
 
 def refuse_memory(first: dict[str, Any], second: dict[str, Any]) -> NoReturn:

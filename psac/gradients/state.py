@@ -127,7 +127,8 @@ class State:
             self._contents.append((value.__dict__, dict(value.__dict__)))
         if isinstance(value, nn.Module):
             for store in (value._buffers, value._parameters, value._modules):
-                if isinstance(store, dict):  # torch.jit has others
+                # torch.jit has others
+                if isinstance(store, dict):  # pyright: ignore[reportUnnecessaryIsInstance]
                     self._contents.append((store, dict(store)))
         parts = parts_of(value)
         scripted = isinstance(value, torch.jit.ScriptModule)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from torch import nn
 
@@ -24,7 +25,7 @@ def mlp(input_shape: tuple[int, ...], classes: int, *, hidden: Sequence[int] = (
     return nn.Sequential(*layers[:-1])
 
 
-def _check_hidden(hidden: Sequence[int]) -> None:
+def _check_hidden(hidden: Any) -> None:
     listed = isinstance(hidden, Sequence) and not isinstance(hidden, str)
     if not listed or not all(type(size) is int and size > 0 for size in hidden):
         raise ValueError(

@@ -56,7 +56,7 @@ def check_settings(name: str, settings: Iterable[str]) -> None:
             raise ValueError(_unknown(f"{name} setting", setting, known))
 
 
-def _check_sizes(input_shape: tuple[int, ...], classes: int) -> None:
+def _check_sizes(input_shape: tuple[int, ...], classes: Any) -> None:
     if not input_shape or min(input_shape) < 1:
         raise ValueError(
             f"input_shape is {tuple(input_shape)}: give the shape of one input, without the batch, "

@@ -14,6 +14,7 @@ groups as both share.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -65,7 +66,7 @@ def _norm(channels: int) -> nn.GroupNorm:
     return nn.GroupNorm(math.gcd(32, channels), channels)
 
 
-def _check_width(width: int) -> None:
+def _check_width(width: Any) -> None:
     if isinstance(width, bool) or not isinstance(width, int) or width < 1:
         raise ValueError(
             f"model 'resnet9' was given width={width!r}: it must be an integer, 1 or above. The "

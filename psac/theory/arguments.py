@@ -43,7 +43,7 @@ def regulariser(value: Numbers) -> Array:
     )
 
 
-def _checked(name: str, value: Numbers, allowed: Any, said: str) -> Array:
+def _checked(name: str, value: Numbers | None, allowed: Any, said: str) -> Array:
     try:
         if value is None:  # which numpy takes for a NaN
             raise TypeError(name)

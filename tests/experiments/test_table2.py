@@ -157,7 +157,11 @@ def test_the_table_agrees_with_its_result_files(tmp_path):
 def test_the_paired_test_takes_runs_of_one_seed_together(tmp_path):
     found = study(tmp_path, seeds=(0, 1, 2))
     tuned(found, best=5.0)
-    for rule, accuracies in (("psac", [0.90, 0.80, 0.85]), ("abadi", [None, 0.79, 0.83])):
+    runs: dict[str, list[float | None]] = {
+        "psac": [0.90, 0.80, 0.85],
+        "abadi": [None, 0.79, 0.83],
+    }
+    for rule, accuracies in runs.items():
         for recipe, accuracy in zip(found.reported(rule), accuracies, strict=True):
             if accuracy is not None:
                 keep(found, recipe, accuracy)

@@ -23,8 +23,8 @@ def plain_norms(model, loss, batch):
         if not value.requires_grad:
             norms.append(0.0)
             continue
-        grads = torch.autograd.grad(value.sum(), list(model.parameters()), allow_unused=True)
-        norms.append(sum(float(g.abs().square().sum()) for g in grads if g is not None) ** 0.5)
+        grads = torch.autograd.grad(value.sum(), list(model.parameters()), materialize_grads=True)
+        norms.append(sum(float(g.abs().square().sum()) for g in grads) ** 0.5)
     return torch.tensor(norms)
 
 
