@@ -65,7 +65,7 @@ mutations: setup  ## Break the library in many ways and see that tests catch eac
 
 bench: $(READY_BENCH)  ## Measure against ordinary training, Opacus and vmap
 	$(RUN) -m benchmarks
-	$(RUN) examples/check_a_model.py --readme
+	$(RUN) examples/check_a_model.py --page
 
 docs: setup  ## Build the documentation into site/
 	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build

@@ -167,16 +167,19 @@ def _profile(options: argparse.Namespace) -> None:
 
 
 def _report(options: argparse.Namespace) -> None:
-    readme = None if options.quick else records.ROOT / "README.md"
-    for path in report.write(options.output, readme=readme):
+    for path in report.write(options.output, root=records.ROOT if _kept(options) else None):
         print(f"wrote {path.name}", flush=True)
     _page(options)
 
 
+def _kept(options: argparse.Namespace) -> bool:
+    """Whether these are the results that the repository keeps."""
+    return options.output.resolve() == records.ROOT / "results" / "bench"
+
+
 def _page(options: argparse.Namespace) -> None:
     """The page of the survey, from the results that are kept."""
-    kept = options.output.resolve() == records.ROOT / "results" / "bench"
-    for path in survey_page.write(options.output, PAGE if kept else None):
+    for path in survey_page.write(options.output, PAGE if _kept(options) else None):
         print(f"wrote {path.name}", flush=True)
 
 

@@ -1,4 +1,5 @@
-"""Result files -> what a person reads: Markdown tables, plots, the block in the README.
+"""Result files -> what a person reads: Markdown tables, plots, the blocks in the README and in
+docs/benchmarks.md.
 
 Nothing is measured and nothing typed here: all figures come from the JSON records of a folder.
 A contestant that cannot run stands in its cell as such, with the reason in a note below.
@@ -6,6 +7,7 @@ A contestant that cannot run stands in its cell as such, with the reason in a no
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from benchmarks.records import Record
 from benchmarks.workloads import WORKLOADS
 
 BEGIN, END = "<!-- bench:begin -->", "<!-- bench:end -->"
+OPACUS = ("opacus_ghost", "opacus_hooks")
 PRIVATE = tuple(name for name in CONTESTANTS if name != "ordinary")
 
 
@@ -79,7 +82,7 @@ def _ratio_cell(figure: dict[str, Any] | None, name: str, notes: _Notes) -> str:
 
 def best_opacus(figures: dict[str, dict[str, Any]]) -> float | None:
     """The lower of Opacus' two ratios, if one of them ran."""
-    ratios = [figures.get(name, {}).get("ratio") for name in ("opacus_ghost", "opacus_hooks")]
+    ratios = [figures.get(name, {}).get("ratio") for name in OPACUS]
     return min((value for value in ratios if value), default=None)
 
 
@@ -156,18 +159,15 @@ def _caption(found: Sequence[Record]) -> str:
     )
 
 
-def markdown(folder: Path, *, sweeps_at: str | None = None) -> str:
-    """The whole page of tables, from the records of a folder.
-
-    With `sweeps_at` the tables of sweeps are left out, and that is where they are found.
-    """
+def markdown(folder: Path) -> str:
+    """The whole page of tables, from the records of a folder."""
     speed, memory, sweeps, noises = (records.load(folder, kind) for kind in records.KINDS)
     notes, parts = _Notes(), []
     if speed:
         parts += [
             "Time of one full step over the ordinary step (lower quartile, interleaved in one "
-            "process whose allocator keeps its memory); last column: how many times faster psac is "
-            "than Opacus' better mode.",
+            "process whose allocator keeps its memory). The last column says how many times faster "
+            "psac is than Opacus' better mode.",
             ratio_table(speed, kind="speed", notes=notes),
         ]
     if memory:
@@ -177,11 +177,7 @@ def markdown(folder: Path, *, sweeps_at: str | None = None) -> str:
             ratio_table(memory, kind="memory", notes=notes),
         ]
     parts += [text] if (text := _first_steps(speed, memory)) else []
-    if sweeps and sweeps_at:
-        titles = "; ".join(record["title"] for record in sweeps.values())
-        parts += [f"How cost grows is in [a table of its own]({sweeps_at}): {titles}."]
-    else:
-        parts += [f"{record['title']}\n\n{scaling_table(record)}" for record in sweeps.values()]
+    parts += [f"{record['title']}\n\n{scaling_table(record)}" for record in sweeps.values()]
     parts += [noise.sentence(record) for record in noises.values()]
     everything = [*speed.values(), *memory.values(), *sweeps.values(), *noises.values()]
     if not everything:
@@ -211,18 +207,50 @@ def _first_steps(speed: dict[str, Record], memory: dict[str, Record]) -> str:
     )
 
 
+def small_table(folder: Path) -> str:
+    """One line per workload, for the README; each column of Opacus has its better mode."""
+    speed, memory = (records.load(folder, kind) for kind in ("speed", "memory"))
+    head = ["workload", "ordinary", "psac", "Opacus", "vmap", "memory: psac", "memory: Opacus"]
+    rows = []
+    for record in _in_order(speed):
+        times = record["contestants"]
+        sizes = memory.get(record["name"], {}).get("contestants", {})
+        time, size = f"**{_times(times, 'psac')}**", f"**{_times(sizes, 'psac')}**"
+        opacus, opacus_size = _times(times, *OPACUS), _times(sizes, *OPACUS)
+        ordinary = _base_cell(times, "lower_quartile_seconds", 1000, "ms")
+        title, vmap = record["title"], _times(times, "vmap")
+        rows.append([title, ordinary, time, opacus, vmap, size, opacus_size])
+    return _markdown(head, rows)
+
+
+def _times(figures: dict[str, dict[str, Any]], *names: str) -> str:
+    """The lowest ratio of these contestants."""
+    present = [figures[name] for name in names if name in figures]
+    ratios = [figure["ratio"] for figure in present if "ratio" in figure]
+    return f"{min(ratios):.2f}x" if ratios else "cannot run" if present else "-"
+
+
 def readme_block(folder: Path) -> str:
-    """What stands between the markers: the picture for light and dark, and the main tables."""
-    where = folder.relative_to(records.ROOT).as_posix()
-    page = markdown(folder, sweeps_at=f"{where}/table.md")
+    """What stands between the markers of the README."""
+    newest = max(records.load(folder, "speed").values(), key=lambda record: record["date"])
+    env = newest["environment"]
+    caption = (
+        f"psac {env['psac']}, torch {env['torch']}, Opacus {env['opacus']}; {env['cpu']}, "
+        f"{env['threads']} threads; {newest['date'][:10]}. [All tables](docs/benchmarks.md)."
+    )
+    return f"{BEGIN}\n{small_table(folder)}\n\n{caption}\n{END}"
+
+
+def page_block(folder: Path) -> str:
+    """What stands between the markers of the page in docs/: the picture and all tables."""
     picture = (
         "<picture>\n"
-        f'  <source media="(prefers-color-scheme: dark)" srcset="{where}/bench-dark.svg">\n'
-        f'  <img alt="Time and memory of a private step over the ordinary step" '
-        f'src="{where}/bench-light.svg">\n'
+        '  <source media="(prefers-color-scheme: dark)" srcset="benchmarks/bench-dark.svg">\n'
+        '  <img alt="Time and memory of a private step over the ordinary step" '
+        'src="benchmarks/bench-light.svg">\n'
         "</picture>"
     )
-    return f"{BEGIN}\n{picture}\n\n{page.strip()}\n{END}"
+    return f"{BEGIN}\n{picture}\n\n{markdown(folder).strip()}\n{END}"
 
 
 def insert(text: str, block: str) -> str:
@@ -233,16 +261,22 @@ def insert(text: str, block: str) -> str:
     return before + block + rest.split(END, 1)[1]
 
 
-def write(folder: Path, *, readme: Path | None) -> list[Path]:
-    """Write table, plots and, where the markers are, the README's block."""
-    page = markdown(folder)
+def write(folder: Path, *, root: Path | None = None) -> list[Path]:
+    """Write tables and plots into the folder; with `root`, README and docs there as well."""
     table = folder / "table.md"
-    records.write_text(table, page)
-    written = [table, *plots.write(folder)]
-    if readme is not None and readme.exists() and folder.is_relative_to(records.ROOT):
-        old = readme.read_text()
-        new = insert(old, readme_block(folder))
+    records.write_text(table, markdown(folder))
+    plotted = plots.write(folder)
+    written = [table, *plotted]
+    if root is None:
+        return written
+    for plot in plotted:
+        if plot.suffix == ".svg" and plot.name.startswith("bench"):
+            written.append(Path(shutil.copy(plot, root / "docs" / "benchmarks")))
+    blocks = {"README.md": readme_block(folder), "docs/benchmarks.md": page_block(folder)}
+    for name, block in blocks.items():
+        old = (root / name).read_text()
+        new = insert(old, block)
         if new != old:
-            records.write_text(readme, new)
-            written.append(readme)
+            records.write_text(root / name, new)
+            written.append(root / name)
     return written

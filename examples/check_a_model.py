@@ -1,7 +1,7 @@
 """What would the engine do with my model? `psac.check` on a small vision transformer.
 
 python examples/check_a_model.py             prints the table
-python examples/check_a_model.py --readme    puts it into README.md
+python examples/check_a_model.py --page      puts it into docs/guides/own-model.md
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ def main() -> None:
     batch = torch.randn(64, 1, 28, 28), torch.randint(10, (64,))
     report = str(psac.check(VisionTransformer(), loss, batch))
     print(report)
-    if "--readme" in sys.argv:
-        path = Path(__file__).parents[1] / "README.md"
+    if "--page" in sys.argv:
+        path = Path(__file__).parents[1] / "docs" / "guides" / "own-model.md"
         before, rest = path.read_text().split(BEGIN)
         after = rest.split(END)[1]
         path.write_text(f"{before}{BEGIN}\n```text\n{report}\n```\n{END}{after}")

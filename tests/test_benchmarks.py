@@ -240,6 +240,29 @@ def test_the_readme_changes_only_between_the_markers() -> None:
     assert report.insert("no markers", block) == "no markers"
 
 
+def test_the_small_table_has_the_better_mode_of_opacus_and_who_cannot_run(folder: Path) -> None:
+    record = fake_record("speed", "cnn")
+    record["contestants"]["vmap"] = {"status": "cannot run", "error": "no"}
+    records.save(folder, record)
+    row = next(x for x in report.small_table(folder).splitlines() if WORKLOADS["cnn"].title in x)
+    assert row.endswith("| 1050.0 ms | **1.02x** | 2.00x | cannot run | **1.10x** | 3.00x |")
+
+
+def test_readme_and_page_are_filled_and_the_page_finds_its_picture(
+    folder: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("matplotlib")
+    pictures = tmp_path / "docs" / "benchmarks"
+    pictures.mkdir(parents=True)
+    pages = [tmp_path / "README.md", tmp_path / "docs" / "benchmarks.md"]
+    for page in pages:
+        page.write_text(f"{report.BEGIN}\n{report.END}\n")
+    report.write(folder, root=tmp_path)
+    assert {p.name for p in pictures.iterdir()} == {"bench-light.svg", "bench-dark.svg"}
+    assert all(WORKLOADS["mlp"].title in page.read_text() for page in pages)
+    assert "| exponent |" in pages[1].read_text()
+
+
 def test_plots_come_in_light_and_dark_as_svg_and_png(folder: Path) -> None:
     pytest.importorskip("matplotlib")
     written = {path.name for path in plots.write(folder)}

@@ -1,4 +1,4 @@
-"""The picture of the command line in the README."""
+"""The picture of the command line in the docs."""
 
 from __future__ import annotations
 
