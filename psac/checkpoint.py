@@ -75,11 +75,26 @@ def save_checkpoint(
     extra: Mapping[str, Any] | None = None,
     **others: Stateful,
 ) -> None:
-    """Saves the run, replacing what is there; `others` are a scheduler and the like.
+    """Saves the run in one file, completely or not at all.
 
-    `extra` is JSON that `load_checkpoint` gives back; in a file that others may see, let it say
-    nothing of the records.  Save once before the first step, too: from then on every step is
-    written down.
+    Save once before the first step as well: from then on, each step is written to a journal beside
+    the file before it is released.
+
+    Args:
+        path: The file. An older checkpoint in its place is replaced.
+        private: The run.
+        extra: JSON that `load_checkpoint` returns. In a file that others may see, it must say
+            nothing about the records.
+        **others: Further objects with a `state_dict`, such as a scheduler.
+
+    Raises:
+        TypeError: `extra` or the state of another object cannot be saved without pickle.
+        OSError: The file cannot be written.
+
+    Examples:
+        ```python
+        psac.save_checkpoint("run/checkpoint.safetensors", private, scheduler=scheduler)
+        ```
     """
     path = Path(path)
     content: dict[str, Any] = {
@@ -101,10 +116,29 @@ def save_checkpoint(
 def load_checkpoint(
     path: str | os.PathLike[str], private: Private, **others: Stateful
 ) -> dict[str, Any]:
-    """Puts a new run, made as the saved one was, where that one was saved; returns `extra`.
+    """Continues a saved run, with its ledger.
 
-    Of a seeded run torch's, numpy's and Python's generators are restored, too; of a secure run they
-    go on as they are.
+    Steps that were released after the checkpoint was saved count as spent, unless a seed repeats
+    them. For a seeded run, the generators of torch, numpy and Python are restored as well.
+
+    Args:
+        path: The file.
+        private: A new run, made with the same arguments as the saved one, before its first step.
+        **others: The same names as for `save_checkpoint`.
+
+    Returns:
+        What was saved as `extra`.
+
+    Raises:
+        CheckpointError: The file is damaged, or of another model or optimizer.
+        PrivacyError: `private` has already released steps.
+        ValueError: `private` was made with other settings.
+
+    Examples:
+        ```python
+        private = psac.make_private(model, optimizer, dataset, **settings)
+        psac.load_checkpoint("run/checkpoint.safetensors", private, scheduler=scheduler)
+        ```
     """
     path = Path(path)
     content = read(path)

@@ -103,16 +103,54 @@ def make_private(
     lengths: Sequence[int] | None = None,
     seed: int | None = None,
 ) -> Private:
-    """Makes training of `model` by `optimizer` on `dataset` private; see the module's page.
+    """Makes training of `model` by `optimizer` on `dataset` private.
 
-    `dataset` is a map-style data set, or a DataLoader whose data set, collate_fn and workers are
-    kept.  `batch_size` is the expected size of a batch (default: the DataLoader's).  The length of
-    training is `epochs` or `steps`; the noise is calibrated to `epsilon` at `delta`, or given as
-    `noise_multiplier`.  `clipping` is a rule, `AdaptivePSAC`, or a mapping from patterns of
-    parameter names to rules; the default is `PSAC()`.  `physical_batch_size` limits memory and
-    never changes the result.  `lengths` are public lengths that records are padded to, each to the
-    least that holds it, such as (32, 64, 128).  `seed` makes a run that can be repeated,
-    and is NOT private.
+    Model and optimizer stay your own objects. The noise is either calibrated to a budget (`epsilon`
+    at `delta`) or given (`noise_multiplier`). The length of training is `epochs` or `steps`.
+
+    Args:
+        model: The model. Its trainable parameters are those with `requires_grad` at this moment.
+        optimizer: A `torch.optim.Optimizer` over parameters of the model.
+        dataset: A map-style data set, or a DataLoader whose data set, `collate_fn` and workers are
+            kept. Batches are drawn by psac.
+        batch_size: Expected number of records in a batch, a public constant. The default is that
+            of the DataLoader.
+        epochs: Length of training in passes over the data.
+        steps: Length of training in logical steps, in place of `epochs`.
+        epsilon: Budget that the noise is calibrated to.
+        delta: Probability that the guarantee fails: far below one over the number of records.
+        noise_multiplier: Standard deviation of the noise over the bound, in place of `epsilon`.
+        clipping: A clipping rule, `AdaptivePSAC`, or a mapping from patterns of parameter names to
+            rules. The default is `PSAC()`.
+        sampling: How batches are drawn: `Poisson()` (default), `BallsInBins()` or `FixedSize()`.
+        physical_batch_size: Largest number of records computed at once. It limits memory and never
+            changes the result.
+        lengths: Public lengths that records are padded to, each to the smallest one that holds it,
+            such as (32, 64, 128).
+        seed: Makes the run repeatable, and NOT private.
+
+    Returns:
+        The run. Loop over its `loader`, pass each batch to `step`, and `close` it at the end.
+
+    Raises:
+        PrivacyError: The model, the optimizer or the data set cannot be trained privately.
+        TypeError: An argument has the wrong type.
+        ValueError: An argument is missing, out of range, or contradicts another one.
+
+    Examples:
+        >>> import torch, psac
+        >>> data = torch.utils.data.TensorDataset(torch.randn(200, 3), torch.randn(200, 1))
+        >>> model = torch.nn.Linear(3, 1)
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> def loss(model, x, y):  # a batch of one record
+        ...     return (model(x) - y).square().mean()
+        >>> with psac.make_private(
+        ...     model, optimizer, data, batch_size=50, steps=2, epsilon=3.0, delta=1e-4
+        ... ) as private:
+        ...     for batch in private.loader:
+        ...         _ = private.step(loss, batch)
+        ...     print(f"{private.steps_taken} steps, epsilon {private.epsilon():.2f}")
+        2 steps, epsilon 3.00
     """
     rule: Clipping = PSAC() if clipping is None else clipping_choice.checked(clipping)
     records = dataset_of(dataset)
@@ -150,7 +188,19 @@ def _batch_size(dataset: Any, batch_size: int | None) -> int:
 
 
 class Private:
-    """A private training run: what `make_private` returns.  Close it to get the model back."""
+    """A private training run: what `make_private` returns.
+
+    It is a context manager: leaving it closes the run.
+
+    Attributes:
+        model: The model, your own object.
+        optimizer: The optimizer, your own object.
+        loader: The batches. Pass each to `step` once.
+        ledger: What was released, and at which price; public. See `psac.Ledger`.
+        steps_taken: Logical steps that were released.
+        sensitive: Losses, norms and weights of the last batch, and how they were evaluated. They
+            are NOT private.
+    """
 
     def __init__(
         self,
@@ -265,9 +315,9 @@ class Private:
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """In here the model is a fixed function: gradients flow through it, none reaches it.
+        """Turns the model into a fixed function: gradients flow through it, and none reaches it.
 
-        For training something else with its help, such as the generator of a GAN.
+        It is for training something else through the model, such as the generator of a GAN.
         """
         parameters = [p for p in self.parameters.values() if p.requires_grad]
         for parameter in parameters:
@@ -280,9 +330,9 @@ class Private:
 
     @contextlib.contextmanager
     def public_change(self) -> Iterator[None]:
-        """What is changed in here follows from public data, or from the model itself.
+        """Declares that what changes inside follows from public data or from the model itself.
 
-        That is: parameters and buffers of the model, and tensors that the loss function reads from
+        It covers parameters and buffers of the model, and tensors that the loss function reads from
         outside, such as the weights of a teacher.
         """
         self._refuse_changes()
@@ -293,36 +343,55 @@ class Private:
     # What was spent
     @property
     def noise_multiplier(self) -> float:
+        """Standard deviation of the noise over the bound, as calibrated or given."""
         return self.plan.noise_multiplier
 
     @property
     def sampling_rate(self) -> float:
+        """Probability that a record is in a step."""
         return self.plan.sampling_rate
 
     @property
     def expected_batch_size(self) -> int:
+        """The public constant that sums are divided by."""
         return self.plan.expected_batch_size
 
     @property
     def planned_steps(self) -> int:
+        """Logical steps that the budget is planned for; `extend` adds to them."""
         return self.plan.steps
 
     @property
     def epoch(self) -> int:
-        """Whole epochs that are done."""
+        """Number of complete epochs so far."""
         return self.plan.epoch_of(self.steps_taken)
 
     @property
     def scale(self) -> float:
-        """The scale that `AdaptivePSAC` has learned: released, hence private."""
+        """The scale that `AdaptivePSAC` has learned, from noisy counts: you may show it."""
         return self._scale
 
     def epsilon(self, delta: float | None = None) -> float:
-        """What was spent so far, at `delta` (default: that of `make_private`)."""
+        """The privacy loss of all steps so far.
+
+        Args:
+            delta: At which delta. The default is that of `make_private`.
+
+        Returns:
+            An upper bound on epsilon: 0 before the first step, infinity without noise.
+
+        Raises:
+            ValueError: `delta` was given neither here nor to `make_private`.
+
+        Examples:
+            ```python
+            print(f"epsilon {private.epsilon():.2f}, or {private.epsilon(1e-7):.2f} at 1e-7")
+            ```
+        """
         return self.ledger.epsilon(self._delta(delta))
 
     def planned_epsilon(self, delta: float | None = None) -> float:
-        """What will have been spent when all planned steps are done."""
+        """The privacy loss when all planned steps are done; arguments as for `epsilon`."""
         ledger = copy.deepcopy(self.ledger)
         left = self.plan.steps - ledger.steps
         if left > 0:
@@ -336,7 +405,18 @@ class Private:
         return delta
 
     def extend(self, *, epochs: float | None = None, steps: int | None = None) -> float:
-        """Plans this much more training with the same noise; returns the epsilon of it all."""
+        """Plans more training with the same noise.
+
+        Args:
+            epochs: Further passes over the data.
+            steps: Further logical steps, in place of `epochs`.
+
+        Returns:
+            The epsilon of all planned steps together, or NaN if no `delta` is known.
+
+        Raises:
+            ValueError: Both or neither were given.
+        """
         if (epochs is None) == (steps is None):
             raise ValueError(f"give epochs or steps, one of them: epochs={epochs}, steps={steps}.")
         more = self.plan.steps_in(epochs) if epochs is not None else positive("steps", steps)
@@ -384,18 +464,38 @@ class Private:
 
     # A step
     def step(self, loss: LossFunction, batch: Any, *, batched: bool = False) -> bool:
-        """Algorithm 1 on a batch of `private.loader`; True when a logical step was released.
+        """Algorithm 1 on a batch of `private.loader`.
 
-        `loss(model, *batch)` (`loss(model, **batch)` for a mapping) is ordinary code.  It is called
-        with a batch of ONE record, under `torch.vmap`, and returns the loss of that record: a mean
-        over its tokens, `model(**batch).loss`, label smoothing, whatever it is.  False means that
-        more physical batches of the same logical batch are to come.
+        Runs the loss function for each record on its own, clips, and adds up. At the end of a
+        logical batch it writes the ledger, adds noise, and steps the optimizer.
 
-        `batched=True` is for functions that must see the batch to be fast (packed sequences,
-        routing by index): the function is given the whole batch and returns one loss for each
-        record, a tensor [n].  That no record changes another is then tested, not enforced: on the
-        backward of every step, and with other records made NaN, huge, exchanged or left out
-        wherever the operations are new, and at secret steps.
+        Args:
+            loss: `loss(model, *batch)`, or `loss(model, **batch)` if the batch is a mapping. It is
+                given a batch of ONE record, under `torch.vmap`, and returns the loss of that
+                record, by any reduction. A record that has no gradient returns a constant.
+            batch: The batch that the loader handed out, on any device.
+            batched: For functions that must see the whole batch to be fast, such as packed
+                sequences or routing by index. The function then returns one loss per record, a
+                tensor [n]. That no record changes another is tested, not enforced: on the backward
+                pass of every step, and, where the operations are new and at secret steps, with
+                other records set to NaN, made huge, exchanged, or left out.
+
+        Returns:
+            True if a logical step was released, False if more physical batches of the same logical
+            batch follow. Schedulers step when it is True.
+
+        Raises:
+            PrivacyError: The step would not be private: another batch than the one handed out, a
+                model that something other than the optimizer changed, a spent budget. Nothing is
+                released.
+            NotIsolated: The function or the model would let one record change another.
+
+        Examples:
+            ```python
+            for batch in private.loader:
+                if private.step(loss, batch):
+                    scheduler.step()
+            ```
         """
         self._refuse_unless_handed_out(batch)
         self._refuse_changes()

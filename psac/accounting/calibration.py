@@ -41,7 +41,30 @@ def epsilon(
     accountant: str = "pld",
     num_records: int | None = None,
 ) -> float:
-    """What this many steps cost, as an upper bound.  No steps cost 0, no noise infinity."""
+    """The privacy loss of a run, without running it.
+
+    Args:
+        noise_multiplier: Standard deviation of the noise over the bound.
+        sampling_rate: Probability that a record is in a step: batch size over number of records.
+        steps: Number of logical steps.
+        delta: Probability that the guarantee fails.
+        sampling: A scheme such as `psac.BallsInBins()`, or its name.
+        relation: "add-or-remove-one" or "replace-one". The default is that of the sampling.
+        accountant: "pld", a tight upper bound, or "rdp", for comparison with published numbers.
+        num_records: Needed for some schemes; also used to warn of a delta that is too large.
+
+    Returns:
+        An upper bound on epsilon. No steps cost 0, and steps without noise cost infinity.
+
+    Raises:
+        TypeError: An argument is no number.
+        ValueError: An argument is out of range, or the scheme has no price under this relation.
+
+    Examples:
+        >>> plan = dict(sampling_rate=0.01, steps=1000, delta=1e-5)
+        >>> f"{epsilon(noise_multiplier=1.0, **plan):.2f}"
+        '1.83'
+    """
     entry = schemes.entry(
         sampling=sampling,
         relation=relation,
@@ -65,9 +88,30 @@ def calibrate(
     accountant: str = "pld",
     num_records: int | None = None,
 ) -> float:
-    """The noise multiplier with which `epsilon(...)` meets the target from below, within 0.01 %.
+    """The noise multiplier with which a run stays within its budget.
 
-    Where a price jumps, as that of balls-in-bins does at little noise, it may stay further below.
+    Args:
+        epsilon: The budget.
+        delta: Probability that the guarantee fails.
+        sampling_rate: Probability that a record is in a step: batch size over number of records.
+        steps: Number of logical steps.
+        sampling: A scheme such as `psac.BallsInBins()`, or its name.
+        relation: "add-or-remove-one" or "replace-one". The default is that of the sampling.
+        accountant: "pld" or "rdp".
+        num_records: Needed for some schemes; also used to warn of a delta that is too large.
+
+    Returns:
+        The noise multiplier. `psac.epsilon` with it is at most the budget, and within 0.01 % of it.
+        If a price jumps, as that of balls in bins does at little noise, it may be further below.
+
+    Raises:
+        TypeError: An argument is no number.
+        ValueError: An argument is out of range, or no noise meets the budget.
+
+    Examples:
+        >>> noise = calibrate(epsilon=3.0, delta=1e-5, sampling_rate=0.01, steps=1000)
+        >>> f"{noise:.3f}"
+        '0.814'
     """
     target = number(
         "epsilon", epsilon, allowed=f"(0, {LARGEST_EPSILON:g}]", advice="Usual are 1 to 8."

@@ -76,10 +76,36 @@ def audit(
     physical_batch_size: int | None = None,
     seed: int | None = None,
 ) -> Audit:
-    """Attacks a real run of `steps` steps; see the module's page.  A step takes about 10 ms.
+    """Attacks the training step of this installation.
 
-    With these settings the promise holds with probability `confidence` if the code is right;
-    `seed` makes the attack repeatable.
+    It trains a model in which each record is a canary with a parameter of its own, tells the
+    canaries that took part from those that did not, and computes from that which epsilon can be
+    excluded. A step takes about 10 ms.
+
+    Args:
+        noise_multiplier: Noise of the attacked run.
+        clipping: Its clipping rule, which may be your own. The default is `PSAC()`.
+        delta: Delta of both epsilons.
+        confidence: Probability that a correct step passes.
+        canaries: Number of records of which each takes part by the toss of a coin.
+        steps: Number of logical steps.
+        sampling_rate: Sampling rate of a step.
+        physical_batch_size: As for `make_private`.
+        seed: Makes the attack repeatable.
+
+    Returns:
+        The lower bound that the attack proves, beside the epsilon that the ledger promises. A lower
+        bound above the promise means that the step is not as private as it says.
+
+    Raises:
+        ValueError: An argument is out of range.
+
+    Examples:
+        ```python
+        result = psac.audit()
+        print(result)
+        assert result.passed
+        ```
     """
     if not 0 < sampling_rate <= 1:
         raise ValueError(f"sampling_rate is {sampling_rate}: it must be above 0 and at most 1.")

@@ -99,10 +99,25 @@ class Report:
 
 
 def check(model: nn.Module, loss: LossFunction, batch: Any, *, batched: bool = False) -> Report:
-    """Tries the engine on one batch and reports.
+    """Tries the engine on one batch: can this model be trained privately, and at what cost?
 
-    `loss(model, *batch)` is the function that `private.step` takes: it is given a batch of one
-    record and returns its loss.
+    Args:
+        model: Any model. It is left as it was.
+        loss: The function that `private.step` takes: a batch of one record -> its loss.
+        batch: Tensors with the records along their first axis, in a tuple, list or mapping.
+        batched: As for `private.step`.
+
+    Returns:
+        A report to print: how records are isolated, the rule of each parameter, the distance to
+        plain autograd, time and memory. It raises nothing: if the model is refused, `way` is
+        "refused" and `reason` says why and what to do.
+
+    Examples:
+        >>> import torch, psac
+        >>> model = torch.nn.Linear(2, 1)
+        >>> report = psac.check(model, lambda model, x: model(x).sum(), (torch.randn(8, 2),))
+        >>> report.way
+        'vmap'
     """
     report = Report(model=type(model).__name__)
     try:
