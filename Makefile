@@ -54,8 +54,10 @@ check: setup  ## Lint, format, types, doctests
 	$(RUN) -m pyright --pythonpath $(RUN)
 	$(RUN) -m pytest -q --doctest-modules psac
 
+# A process for each core, one thread in each: most tensors are too small to share.
+tests: export OMP_NUM_THREADS = 1
 tests: setup $(READY_BROWSER)  ## The tests alone
-	$(RUN) -m pytest -q
+	$(RUN) -m pytest -q -n auto --maxprocesses 4 --dist loadfile
 
 test-slow: $(READY_SLOW)  ## Run the tests marked slow, and look for new counter-examples
 	PSAC_EXPLORE=1 $(RUN) -m pytest -q -m 'slow or hypothesis'

@@ -275,7 +275,8 @@ def _sensible(rule: ClippingRule, norms: Tensor) -> Tensor:
         wrong = ~(weights >= 0)
         raise ValueError(
             f"{rule!r} gives the norm {norms[wrong][0].item():.6g} the weight "
-            f"{weights[wrong][0].item():.6g}. Weights must be numbers >= 0: mend its weights()."
+            f"{weights[wrong][0].item():.6g}. Weights must be numbers >= 0: fix its weights() "
+            "method."
         )
     return weights
 

@@ -24,7 +24,7 @@ OF_OPACUS = ("flat", "per_layer")  # its words for one norm, and for one a group
 
 
 def checked(clipping: Any) -> Any:
-    """The same, if it can clip."""
+    """Returns `clipping` if it is a valid rule, and raises otherwise."""
     if isinstance(clipping, AdaptivePSAC):
         return clipping
     if isinstance(clipping, Mapping):

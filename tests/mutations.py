@@ -260,7 +260,7 @@ MUTATIONS = (
         ),
     ),
     Mutation(
-        "the comparison with plain autograd forgives everything",
+        "the comparison with plain autograd accepts any difference",
         (("gradients/selfcheck.py", "return 5e-2 if is_half else 5e-3", "return 10.0"),),
         (
             "tests/gradients/test_selfcheck.py::test_norms_that_are_wrong_by_a_hundredth_are_not_used",
@@ -275,7 +275,7 @@ MUTATIONS = (
         ),
     ),
     Mutation(
-        "what a function keeps of its records is not noticed",
+        "a function may keep what it computed from its records",
         (("gradients/watch.py", "    if not tensors:\n        return\n", "    return\n"),),
         (
             "tests/test_user_functions.py::test_a_function_that_keeps_what_it_computed_is_refused_at_the_first_step",
@@ -380,7 +380,7 @@ MUTATIONS = (
         ("tests/gradients/test_clipped_sums.py::test_complex_parameters_that_are_computed_alone",),
     ),
     Mutation(
-        "a fixed seed unasked",
+        "a run is seeded although nobody asked for it",
         (
             (
                 "private.py",
@@ -437,7 +437,7 @@ MUTATIONS = (
         ),
     ),
     Mutation(
-        "a rule may weigh a sample by the others",
+        "a rule may compute a weight from other samples",
         (("clipping.py", "read = type(rule) in _READ", "read = True"),),
         ("tests/test_clipping.py::test_a_rule_that_looks_at_other_samples_is_refused",),
     ),
@@ -495,8 +495,8 @@ def page(mutations: tuple[Mutation, ...] = MUTATIONS) -> str:
             "# What happens when the library is broken",
             "",
             "Each row is a way to break the privacy of training. `make mutations` makes the change",
-            "in a copy of the package and runs the tests on it: all of the named ones must fail.",
-            "This page is written by that command.",
+            "in a copy of the package and runs the named tests on it. All of them must fail.",
+            "The command writes this page.",
             "",
             "| broken | where | caught by |",
             "|---|---|---|",

@@ -203,7 +203,7 @@ class Ledger:
         if not isinstance(secure, bool) or not all(isinstance(value, list) for value in lists):
             raise ValueError(
                 "the ledger is damaged: 'secure', 'entries', 'isolation' or 'warnings' is missing "
-                "or no such."
+                "or has the wrong type."
             )
         ledger = cls(secure=secure)
         try:

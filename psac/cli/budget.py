@@ -24,7 +24,7 @@ RELATIONS = tuple(dict.fromkeys(relation for _, relation in SCHEMES))
 Rate = Annotated[float | None, typer.Option(help="How often a record is in a step.")]
 Steps = Annotated[int | None, typer.Option(help="Steps of the optimizer.")]
 Records = Annotated[int | None, typer.Option(help="Records to train on.")]
-BatchSize = Annotated[int | None, typer.Option(help="The expected size of a batch.")]
+BatchSize = Annotated[int | None, typer.Option(help="Expected batch size.")]
 Epochs = Annotated[float | None, typer.Option(help="How often each record is seen, on average.")]
 Delta = Annotated[
     float | None,

@@ -36,38 +36,46 @@ class Row(NamedTuple):
 
 
 SETTINGS: dict[str, Row] = {
-    "data": Row(DATA, "A data set (psac data list), or a path of your own.", names.data_sets),
-    "data_root": Row(DATA, "The folder with the files of a named data set."),
-    "data_settings": Row(DATA, "For the reader of the data, such as size=64; repeat for more."),
+    "data": Row(
+        DATA, "Name of a data set (psac data list), or a path to your own data.", names.data_sets
+    ),
+    "data_root": Row(DATA, "Folder with the files of a named data set."),
+    "data_settings": Row(DATA, "Settings for reading the data, such as size=64. Can be repeated."),
     "validation_fraction": Row(
-        DATA, "Evaluate on this part of the records, held out of training, not on the test split."
+        DATA, "Fraction of the training records to hold out and evaluate on, not the test split."
     ),
-    "model": Row(
-        MODEL, "The network; one of your own as FILE.py:FUNCTION.", names.choices_of("model")
+    "model": Row(MODEL, "Network, or FILE.py:FUNCTION for your own.", names.choices_of("model")),
+    "model_settings": Row(
+        MODEL, "Settings for the network, such as hidden=[64,32]. Can be repeated."
     ),
-    "model_settings": Row(MODEL, "For the network, such as hidden=[64,32]; repeat for more."),
-    "rule": Row(PRIVACY, "How a sample is weighed.", names.choices_of("rule")),
-    "r": Row(PRIVACY, "The r of the rule.", default="the rule's own"),
-    "bound": Row(PRIVACY, "The most that a sample may add, C.", default="the rule's own"),
-    "scale": Row(PRIVACY, "The norm that the rule takes for 1.", default="the rule's own"),
-    "epsilon": Row(PRIVACY, "The budget: the noise is calibrated to it."),
-    "noise_multiplier": Row(PRIVACY, "The noise itself, in place of a budget."),
-    "delta": Row(PRIVACY, "The chance that the guarantee fails.", default="1 / (10 records)"),
-    "sampling": Row(PRIVACY, "How batches are drawn.", names.samplings),
-    "batch_size": Row(OPTIMIZATION, "The expected size of a batch."),
-    "epochs": Row(OPTIMIZATION, "How often each record is seen, on average."),
+    "rule": Row(PRIVACY, "Clipping rule.", names.choices_of("rule")),
+    "r": Row(PRIVACY, "Regularizer r of the clipping rule.", default="the rule's own"),
+    "bound": Row(PRIVACY, "Bound C on the contribution of one sample.", default="the rule's own"),
+    "scale": Row(PRIVACY, "Gradient norm that the rule treats as 1.", default="the rule's own"),
+    "epsilon": Row(PRIVACY, "Privacy budget. The noise is calibrated to it."),
+    "noise_multiplier": Row(PRIVACY, "Noise multiplier, instead of a privacy budget."),
+    "delta": Row(PRIVACY, "Probability that the guarantee fails.", default="1 / (10 records)"),
+    "sampling": Row(PRIVACY, "Sampling scheme.", names.samplings),
+    "batch_size": Row(OPTIMIZATION, "Expected batch size."),
+    "epochs": Row(OPTIMIZATION, "Number of epochs: how often each record is seen on average."),
     "copies": Row(
-        OPTIMIZATION, "Number of shifted copies per picture; training takes that many times longer."
+        OPTIMIZATION, "Number of shifted copies per image. Training takes that many times longer."
     ),
-    "shift": Row(OPTIMIZATION, "By how many pixels such copies are moved, at most."),
-    "optimizer": Row(OPTIMIZATION, "Of torch.", names.choices_of("optimizer")),
-    "learning_rate": Row(OPTIMIZATION, "At the beginning."),
-    "momentum": Row(OPTIMIZATION, "For sgd."),
-    "weight_decay": Row(OPTIMIZATION, "Of the optimizer."),
-    "schedule": Row(OPTIMIZATION, "Of the learning rate.", names.choices_of("schedule")),
-    "seed": Row(MACHINE, "Makes the run repeatable, and NOT private.", default="none: secure"),
-    "device": Row(MACHINE, "Such as cpu, cuda, cuda:1, mps; auto takes a GPU if there is one."),
-    "physical_batch_size": Row(MACHINE, "Samples at a time: for memory, never for the result."),
+    "shift": Row(OPTIMIZATION, "Largest shift of such a copy, in pixels."),
+    "optimizer": Row(OPTIMIZATION, "Torch optimizer.", names.choices_of("optimizer")),
+    "learning_rate": Row(OPTIMIZATION, "Initial learning rate."),
+    "momentum": Row(OPTIMIZATION, "Momentum of sgd."),
+    "weight_decay": Row(OPTIMIZATION, "Weight decay."),
+    "schedule": Row(OPTIMIZATION, "Learning rate schedule.", names.choices_of("schedule")),
+    "seed": Row(
+        MACHINE, "Random seed. Makes the run repeatable and NOT private.", default="none: secure"
+    ),
+    "device": Row(
+        MACHINE, "Device: cpu, cuda, cuda:1, mps, or auto, which takes a GPU if there is one."
+    ),
+    "physical_batch_size": Row(
+        MACHINE, "Largest number of samples at a time. Limits memory and never changes the result."
+    ),
 }
 
 
