@@ -48,7 +48,7 @@ COUNTING = (
 
 # Of the mass that a Gram form adds up, what must be left for float32 to hold the norm to 1e-4.
 CANCELLATION = 2e-3
-LOOKS = 64  # at rows, to see whether many of them are zero
+LOOKS = 64  # rows sampled to estimate how much is padding
 
 
 class Guard(ctypes.Structure):
