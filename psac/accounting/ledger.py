@@ -98,7 +98,7 @@ class Ledger:
             raise ValueError(f"the way is {way!r}: it must be one of {', '.join(WAYS)}.")
         self._ways.add(way)
 
-    def note_warning(self, sentence: str) -> None:
+    def note_warning(self, sentence: object) -> None:
         """Write down, once, what psac warned of.  It may be published: nothing of the data."""
         if not isinstance(sentence, str):
             raise TypeError(f"the warning is {sentence!r}: it must be a sentence.")
@@ -198,7 +198,7 @@ class Ledger:
             raise ValueError(
                 f"the ledger has version {data.get('version')!r}; this psac reads {VERSION}."
             )
-        lists = [data.get(name) for name in ("entries", "isolation", "warnings")]
+        lists: list[Any] = [data.get(name) for name in ("entries", "isolation", "warnings")]
         secure, (entries, ways, warnings) = data.get("secure"), lists
         if not isinstance(secure, bool) or not all(isinstance(value, list) for value in lists):
             raise ValueError(

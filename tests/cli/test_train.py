@@ -209,7 +209,7 @@ def test_ctrl_c_saves_and_the_command_that_is_printed_goes_on(place, start):
     while json.loads(process.stdout.readline())["kind"] != "step":
         assert process.poll() is None
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=300)
     assert process.returncode == 130
     stopped = json.loads(out.splitlines()[-1])
     assert stopped["kind"] == "stopped"
@@ -223,7 +223,7 @@ def test_ctrl_c_saves_and_the_command_that_is_printed_goes_on(place, start):
     first = json.loads(resumed.stdout.readline())
     assert (first["resumed"], first["step"]) == (True, stopped["step"])
     resumed.send_signal(signal.SIGINT)
-    out, _ = resumed.communicate(timeout=60)
+    out, _ = resumed.communicate(timeout=300)
     assert json.loads(out.splitlines()[-1])["step"] >= stopped["step"]
 
 
@@ -267,7 +267,7 @@ def test_lines_come_by_the_clock_too(call, place, monkeypatch, seconds):
 
 def test_a_seeded_run_says_that_it_is_not_private(place, start):
     process = start("train", "mine.toml", "--seed", "1", "--epochs", "0.2", folder=place)
-    out, err = process.communicate(timeout=100)
+    out, err = process.communicate(timeout=300)
     assert "A seed is given: this run is NOT private." in out
     assert "NOT private (a seed was given)" in out
     assert err == ""  # it is said once

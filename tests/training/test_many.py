@@ -139,7 +139,7 @@ def test_ctrl_c_saves_all_runs_and_they_go_on(data, tmp_path, number):
     process, wanted = begun(data, tmp_path / "runs")
     assert len(members(process.pid)) == 3
     os.killpg(process.pid, number)  # as a terminal does
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=300)
     assert process.returncode != 0
     assert "0 of 2 runs are finished" in errors
     assert not members(process.pid)
