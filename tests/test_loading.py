@@ -143,7 +143,7 @@ def test_every_setting_but_the_batches_is_kept():
         num_workers=1,
         collate_fn=tupled,
         pin_memory=True,
-        timeout=300,
+        timeout=60,
         worker_init_fn=print,
         multiprocessing_context="spawn",
         generator=torch.Generator(),
