@@ -10,6 +10,22 @@ import numpy as np
 import torch
 
 
+class Generators:
+    """Where the generators are now; `restore` brings them back."""
+
+    def __init__(self) -> None:
+        self._torch = torch.get_rng_state()
+        self._numpy, self._python = np.random.get_state(), random.getstate()
+        self._cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+
+    def restore(self) -> None:
+        torch.set_rng_state(self._torch)
+        np.random.set_state(self._numpy)
+        random.setstate(self._python)
+        if self._cuda:
+            torch.cuda.set_rng_state_all(self._cuda)
+
+
 @contextlib.contextmanager
 def same_generators() -> Iterator[None]:
     """What is drawn in here is not missed outside."""

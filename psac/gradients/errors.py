@@ -23,8 +23,8 @@ PACKAGES = tuple(
     )
 )
 VALUES = (
-    "it uses the value of a tensor. Replace a branch on values by torch.where, x[mask] by a "
-    "product with the mask or masked_fill, and leave .item(), .tolist() and .numpy() out"
+    "it takes a number out of a tensor. Compute with the tensor itself, and leave .item(), "
+    ".tolist(), .numpy() and printing out"
 )
 # What torch says under vmap -> what to write instead; the first that fits.
 REMEDIES = {
@@ -32,14 +32,13 @@ REMEDIES = {
     ".item()": VALUES,
     "dynamic shape": VALUES,
     "numpy": VALUES,
-    "setup_context": "give the autograd.Function a setup_context and generate_vmap_rule = True",
+    "TorchScript": "train the module itself, and let torch.jit have it afterwards",
+    "torch.jit": "train the module itself, and let torch.jit have it afterwards",
     "vmap rule": "leave the vmap rule out: torch then runs the function record by record",
-    "in-place": (
-        "it writes values of a record into a tensor that all records share. Make a new tensor "
-        "instead"
+    "is not possible because there exists a Tensor": (
+        "it writes values of a record into a tensor from outside. Make a new tensor instead"
     ),
     "saved_tensors_hooks": "leave hooks on saved tensors out",
-    "packed": "pad the sequences and mask them, instead of packing them",
 }
 
 
@@ -69,6 +68,21 @@ def announce_alone(error: BaseException, place: str, stacklevel: int = 2) -> str
         stacklevel=stacklevel + 1,
     )
     return reason
+
+
+def announce_paths(place: str, stacklevel: int = 2) -> None:
+    """Warns that records take so many paths that little is gained by vmap; says no number of them.
+
+    How many records a batch has is secret.
+    """
+    warnings.warn(
+        "most records of a batch take a path of their own through the loss function, because "
+        f"values differ ({place}), and each path is evaluated by itself: exact and isolated, but "
+        "slow. To make it fast: replace a branch by torch.where, x[mask] by a "
+        "product with the mask, and lengths by padding and a mask (docs/models.md).",
+        SlowPathWarning,
+        stacklevel=stacklevel + 1,
+    )
 
 
 def place_of(traceback: TracebackType | None) -> str:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -28,10 +28,21 @@ from .chance import own_generators
 from .checksums import checksums
 from .cluster import clusters_of
 from .errors import NotVectorized, PrivacyError
-from .libraries import refuse_seeding, without_branches, without_own_rules, without_seeding
+from .libraries import (
+    refuse_seeding,
+    without_branches,
+    without_checkpoints,
+    without_own_rules,
+    without_seeding,
+)
 from .measured import Measured
+from .old_functions import with_old_functions
+from .paths import MeasuredPaths, Path, followed
 from .precision import without_autocast
 from .recorder import Recorder, tensors_in
+from .rules.chance import NeedsSharing, Place
+from .rules.derivatives import NeedsCopies
+from .rules.values import NeedsPaths
 from .state import State
 from .watch import Outside, Watch, is_wrapped, refuse_remains, storage_of
 
@@ -45,10 +56,11 @@ class Evaluation:
     """One batch: a loss for each record (sensitive), and its per-sample gradients."""
 
     losses: Tensor
-    measured: Measured
+    measured: Measured | MeasuredPaths
     way: str
     rules: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # by parameter
-    signature: tuple = ()  # what met parameters, and how their norms were taken
+    signature: Any = ()  # what met parameters, and how their norms were taken
+    paths: Sequence[Path] = ()  # if records took different ones
 
 
 class Escaped(Exception):
@@ -72,6 +84,9 @@ class Vectorized:
         self.model, self.parameters, self.outside = model, parameters, outside
         self.names = {id(p): name for name, p in parameters.items()}
         self.at_source: list[str] = []
+        self.of_copies: set[Any] = set()  # functions that differentiate a gradient of their own
+        self.branching: set[Any] = set()  # functions that depend on values
+        self.shared_draws: dict[Any, set[Place]] = {}  # by function: numbers that it branches on
         self.activation_bytes = 0
         self.watch = Watch(outside)
         self.is_half = False  # whether the last call computed in half precision
@@ -89,14 +104,52 @@ class Vectorized:
 
         It is given copies of the records, which it may write to, unless it is known not to.
         """
-        for _ in range(2):
+        code = code_of(loss)
+        while True:
             try:
+                if code in self.branching:
+                    return self._by_paths(loss, batch, randomness, copies)
                 return self._evaluate(loss, batch, randomness, copies)
+            except NeedsPaths:
+                self.branching.add(code)
+            except NeedsCopies:
+                self.of_copies.add(code)
+            except NeedsSharing as draw:
+                if draw.place in self.shared_draws.get(code, ()):
+                    raise NotVectorized("a number that is drawn for a branch is not seen") from None
+                self.shared_draws.setdefault(code, set()).add(draw.place)
             except Escaped as escaped:
                 if set(escaped.names) <= set(self.at_source):
                     break
                 self.at_source += [n for n in escaped.names if n not in self.at_source]
         raise NotVectorized(f"the gradients of {self.at_source} cannot be followed under vmap")
+
+    def _by_paths(
+        self, loss: LossFunction, batch: Any, randomness: str, copies: bool
+    ) -> Evaluation:
+        """Records that take the same path together; each path from the same state."""
+        roots, private = {"model": self.model, "loss": loss}, self._private(batch)
+        before, differences, read = State(roots, private), [], []
+
+        def evaluate(some: Any) -> Evaluation:
+            try:
+                evaluation = self._evaluate(loss, some, randomness, copies)
+                differences.append(before.difference(State(roots, private)))
+            finally:
+                before.restore()
+            refuse_remains(self.model, self.watch.remains(), roots)
+            read.extend(self.watch.read)
+            return evaluation
+
+        paths = followed(batch, evaluate, same=randomness == "same")
+        for difference in differences:
+            if difference != differences[0]:
+                refuse_memory(differences[0], difference)
+        self.watch.read = read
+        return together(paths, trees.num_records(batch))
+
+    def _private(self, batch: Any) -> set[int]:
+        return self.outside.storages | set(map(storage_of, trees.leaves(batch)))
 
     def _evaluate(
         self, loss: LossFunction, batch: Any, randomness: str, copies: bool
@@ -104,6 +157,9 @@ class Vectorized:
         leaves = trees.leaves(batch)
         self.watch = Watch(self.outside, map(storage_of, leaves))
         rec = Recorder(trees.num_records(batch), self.watch, randomness)
+        rec.only_copies = code_of(loss) in self.of_copies
+        rec.follows_paths = code_of(loss) in self.branching
+        rec.shared_draws = self.shared_draws.get(code_of(loss), ())
         inputs = [
             (leaf.detach().clone() if copies else leaf.detach()).unsqueeze(1) for leaf in leaves
         ]
@@ -118,7 +174,7 @@ class Vectorized:
 
         seed, versions = torch.initial_seed(), [leaf._version for leaf in inputs]
         functions: set[Any] = set()
-        with without_own_rules(functions):
+        with without_own_rules(functions), with_old_functions(rec, functions):
             with (
                 torch.enable_grad(),
                 disable_saved_tensors_hooks(NO_HOOKS),
@@ -126,6 +182,8 @@ class Vectorized:
                 contextlib.closing(rec),
             ):
                 losses = torch.vmap(one, randomness=randomness)(*inputs)
+                if rec.stopped is not None:
+                    raise rec.stopped
             if torch.initial_seed() != seed:
                 refuse_seeding()
             self.writes = versions != [leaf._version for leaf in inputs]
@@ -142,6 +200,8 @@ class Vectorized:
 
     @without_autocast
     def _backward(self, rec: Recorder, losses: Tensor) -> Measured:
+        if rec.follows_paths and not losses.requires_grad:
+            return Measured.of_rows({}, rec.num_samples)  # records that this path does not count
         refuse_constant(losses)
         if any(rec.versions[key] != source._version for key, source in rec.sources.items()):
             raise NotVectorized("a tensor made of parameters is written in place after its use")
@@ -183,6 +243,27 @@ class Vectorized:
         finally:
             for store, key, parameter in places:
                 store[key] = parameter
+
+
+def code_of(loss: LossFunction) -> Any:
+    """What stays the same when a function is defined anew in each step."""
+    function = getattr(loss, "__func__", loss)
+    return getattr(function, "__code__", None) or type(loss)
+
+
+def together(paths: list[Path], n: int) -> Evaluation:
+    """The evaluation of all paths, in the order of the batch."""
+    if len(paths) == 1:
+        return paths[0].evaluation
+    measured = MeasuredPaths(paths, n)
+    losses = measured.whole([path.evaluation.losses for path in paths])
+    assert losses is not None
+    rules: dict[str, tuple[str, ...]] = {}
+    for path in paths:
+        for name, served in path.evaluation.rules.items():
+            rules[name] = tuple(dict.fromkeys((*rules.get(name, ()), *served)))
+    signature = frozenset(path.evaluation.signature for path in paths)
+    return Evaluation(losses, measured, "vmap", rules, signature, paths)
 
 
 def scalar(rec: Recorder, result: Any) -> Tensor:
@@ -313,7 +394,12 @@ class OneByOne:
         """The loss of one record and its gradient, by name where there is any."""
         one = trees.map_tensors(one, own_copy)
         watch, seed = Watch(self.outside, private), torch.initial_seed()
-        with torch.enable_grad(), without_seeding(), OneRecord(watch, trees.leaves(one)):
+        with (
+            torch.enable_grad(),
+            without_seeding(),
+            without_checkpoints(),
+            OneRecord(watch, trees.leaves(one)),
+        ):
             value = one_number(trees.call(loss, self.model, one)).reshape(())
         if torch.initial_seed() != seed:
             refuse_seeding()

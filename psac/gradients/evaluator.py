@@ -27,8 +27,15 @@ from torch.utils._device import DeviceContext
 
 from . import trees
 from .batched import Batched
-from .errors import NotVectorized, PrivacyError, PrivacyWarning, announce_alone, place_of
-from .evaluate import Evaluation, LossFunction, OneByOne, Vectorized
+from .errors import (
+    NotVectorized,
+    PrivacyError,
+    PrivacyWarning,
+    announce_alone,
+    announce_paths,
+    place_of,
+)
+from .evaluate import Evaluation, LossFunction, OneByOne, Vectorized, code_of
 from .isolation import Schedule
 from .selfcheck import distance, tolerance
 from .state import State
@@ -36,6 +43,9 @@ from .training import survey, trainable
 from .watch import Outside, refuse_remains
 
 CHANGED = "The loss function read something from outside that changed between two steps."
+
+
+FEW = 8  # records, which may each take a path of their own
 
 
 class Evaluator:
@@ -52,6 +62,7 @@ class Evaluator:
         self._vectorizable: set[tuple] = set()  # by function and kind of batch
         self._pure: set[tuple] = set()  # by function and kind of batch: it writes to no argument
         self._trusted: set[tuple] = set()  # signatures that were compared with plain autograd
+        self._told_of_paths: set[tuple] = set()  # by function and kind of batch
         self._told = False
         # Told of every warning about privacy, in a short sentence that may be published.
         self.on_warning: Callable[[str], None] = lambda sentence: None
@@ -79,10 +90,9 @@ class Evaluator:
         before = None if key in self._vectorizable else State({"model": self.model, "loss": loss})
         try:
             evaluation = self._vectorized(key, loss, batch)
-            if evaluation.signature not in self._trusted:
-                self._compare(loss, batch)
-                self._trusted.add(evaluation.signature)
+            self._prove(evaluation, loss, batch)
             self._vectorizable.add(key)
+            self._judge_paths(key, evaluation)
         except (PrivacyError, torch.OutOfMemoryError):
             raise
         except Exception as error:
@@ -130,6 +140,21 @@ class Evaluator:
         self.reasons[key] = announce_alone(error, text, stacklevel=6)
         return evaluation
 
+    def _judge_paths(self, key: tuple, evaluation: Evaluation) -> None:
+        """Says once if most records take paths of their own."""
+        paths, n = evaluation.paths, len(evaluation.losses)
+        if n >= FEW and 2 * len(paths) > n and key not in self._told_of_paths:
+            self._told_of_paths.add(key)
+            announce_paths(paths[-1].place, stacklevel=6)
+
+    def _prove(self, evaluation: Evaluation, loss: LossFunction, batch: Any) -> None:
+        """Each computation that is new is compared with plain autograd."""
+        for path in evaluation.paths:
+            self._prove(path.evaluation, loss, trees.records(batch, path.numbers))
+        if not evaluation.paths and evaluation.signature not in self._trusted:
+            self._compare(loss, batch)
+            self._trusted.add(evaluation.signature)
+
     def _compare(self, loss: LossFunction, batch: Any) -> None:
         apart = distance(self.vectorized, loss, batch)
         allowed = tolerance(self.vectorized)
@@ -169,10 +194,8 @@ class Evaluator:
 
     def _key(self, loss: LossFunction, batch: Any) -> tuple:
         """The function, and what kind of batch it is given."""
-        function = getattr(loss, "__func__", loss)
-        code = getattr(function, "__code__", None) or type(loss)
         kinds = tuple((leaf.dim(), leaf.dtype, leaf.layout) for leaf in trees.leaves(batch))
-        return code, kinds, self.model.training
+        return code_of(loss), kinds, self.model.training
 
 
 def refuse_modes() -> None:

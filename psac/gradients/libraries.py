@@ -21,6 +21,7 @@ from typing import Any, NoReturn
 
 import torch
 import torch.utils.checkpoint as checkpoints
+from torch import Tensor
 from torch._C._functorch import TransformType
 from torch._functorch import predispatch
 from torch._functorch.autograd_function import custom_function_call
@@ -131,7 +132,10 @@ class PlainFunction:
 
     @staticmethod
     def apply(function: Callable, preserve_rng_state: bool, *args: Any) -> Any:
-        return function(*args)
+        """As there, nothing inside is trained if no argument asks for a gradient."""
+        wanted = any(isinstance(value, Tensor) and value.requires_grad for value in args)
+        with torch.set_grad_enabled(wanted and torch.is_grad_enabled()):
+            return function(*args)
 
 
 def plain_generator(*_: Any, **__: Any) -> Iterator[None]:

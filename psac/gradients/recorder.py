@@ -19,8 +19,8 @@ backward asks for it; nothing of such a batch is used.
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from typing import Any, NoReturn
 
 import torch
 import torch.nn.functional as F
@@ -32,9 +32,10 @@ from torch.overrides import TorchFunctionMode
 from .contributions import Contribution, Dense
 from .errors import NotVectorized, PrivacyError
 from .precision import HALF
-from .rules import RULES
+from .rules import RULES, chance
 from .rules.physical import physically
 from .watch import Watch, is_wrapped
+from .written import becomes_of_records, is_refused_write
 
 Uses = Iterable[tuple[Tensor, Contribution]]  # of tensors of parameters
 
@@ -56,6 +57,7 @@ ASKS_FOR_MODES = (
     "has_torch_function_unary",
     "has_torch_function_variadic",
 )
+NOT_IN_PLACE = ("__index__", "__int__", "__invert__", "__iter__")
 AttributeOfTensor = type(Tensor.shape.__get__)  # type: ignore[attr-defined]  # how `x.shape` comes to a function mode
 
 
@@ -83,7 +85,12 @@ class Recorder(TorchFunctionMode):
         self.uses: dict[int, int] = {}  # how often each was used
         self.versions: dict[int, int] = {}  # when each was used
         self.rules: dict[int, dict[str, None]] = {}  # by source: the rules that served
-        self.arrive: Callable[[Uses], Any] = list
+        self.arrive: Callable[[Uses], Any] = pass_over
+        self.draws: dict[int, tuple[Tensor, chance.Place]] = {}  # one number for each record
+        self.shared_draws: Container[chance.Place] = ()  # one number for all, because it must be
+        self.stopped: Exception | None = None  # why the function must run again
+        self.follows_paths = False  # whether records with other values may be left out
+        self.only_copies = False  # whether every parameter enters as one copy for each record
         self.is_half = False  # whether something was computed in half precision
         self.operations: list[tuple] = []  # what met parameters: the signature of the function
         self._copies: dict[int, Tensor] = {}
@@ -127,7 +134,7 @@ class Recorder(TorchFunctionMode):
                 raise NotVectorized("a tensor made of parameters is written in place between uses")
             self.operations.append((rule, key if source.is_leaf else source.shape))
         if not output.requires_grad:
-            output = Start.apply(self.anchor, output)
+            output = self.started(output)
         versions = [tensor._version for tensor in saved]
 
         def arrive(grad: Tensor) -> None:
@@ -140,6 +147,10 @@ class Recorder(TorchFunctionMode):
 
         output.register_hook(arrive)
         return output
+
+    def started(self, tensor: Tensor) -> Tensor:
+        """The same, where gradients begin; the backward goes as far as the anchor."""
+        return Start.apply(self.anchor, tensor)  # type: ignore[return-value]
 
     def copies(self, source: Tensor, rule: str) -> Tensor:
         """One copy of a tensor of parameters for each record."""
@@ -155,7 +166,7 @@ class Recorder(TorchFunctionMode):
 
     def close(self) -> None:
         """The function is over: nobody needs copies as tensors of records any more."""
-        self._copies = {}
+        self._copies, self.draws = {}, {}
 
     def for_each(self, tensor: Tensor, rule: str) -> Tensor:
         """A tensor of records, whatever it was."""
@@ -166,6 +177,15 @@ class Recorder(TorchFunctionMode):
         with physically():
             value = tensor.expand(self.num_samples, *tensor.shape)
         return self.of_records(value)
+
+    def stop(self, reason: Exception) -> NoReturn:
+        """The function must run again; it cannot prevent that by catching the exception."""
+        self.stopped = reason
+        raise reason
+
+    def gives_to_records(self, constant: Tensor) -> bool:
+        """Makes a tensor of records of one that was made in this call, if it is that."""
+        return becomes_of_records(self, constant)
 
     def serves(self, *tensors: Tensor | None) -> bool:
         """Whether rules know what to do: real numbers, and no transform of the user's own."""
@@ -191,14 +211,22 @@ class Recorder(TorchFunctionMode):
         self, func: Any, types_: Any, args: tuple = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         if type(func) is AttributeOfTensor:
+            rule = RULES.get(func)
+            if rule is not None:
+                result = rule(self, *args)
+                if result is not NotImplemented:
+                    return result
             result = func(*args)
             if isinstance(result, Tensor):  # x.T, x.mT, x.real
+                self._look(args, {})
                 self.watch.made(result)
             return result
         kwargs = kwargs or {}
         shared, records = self._look(args, kwargs)
         rule = RULES.get(func)
-        if rule is not None:
+        if rule is not None and not (
+            shared and self.only_copies and func is not torch.autograd.grad
+        ):
             result = rule(self, *args, **kwargs)
             if result is not NotImplemented:
                 return result
@@ -212,12 +240,44 @@ class Recorder(TorchFunctionMode):
         if records:
             self._refuse_operators(func)
             if shared and torch.is_grad_enabled():
-                name = getattr(func, "__name__", str(func)).strip("_")
+                name = getattr(func, "__name__", str(func))
+                if is_in_place(name) and is_trained(args[0]) and not self.gives_to_records(args[0]):
+                    raise NotVectorized(f"{name} writes a record into a tensor of parameters")
+                name = name.strip("_")
                 args = self._replaced(args, name)
                 kwargs = {key: self._replaced(value, name) for key, value in kwargs.items()}
-        result = func(*args, **kwargs)
+        try:
+            result = func(*args, **kwargs)
+        except RuntimeError as error:
+            if not is_refused_write(error):
+                raise
+            result = self._written(func, args, kwargs, error)
         self.watch.made(result)
+        if self.draws:
+            self._follow(result, args)
         return result
+
+    def _written(
+        self, func: Any, args: tuple, kwargs: Mapping[str, Any], error: RuntimeError
+    ) -> Any:
+        """An operation in place, on a tensor that was made in this call."""
+        target = next(iter(tensors_in((*args, *kwargs.values()))), None)
+        place = chance.place_of_draw(target, error)
+        if place is not None and place in self.shared_draws:
+            with physically():
+                return func(*args, **kwargs)
+        if target is None or not self.gives_to_records(target):
+            raise error
+        if place is not None:
+            self.draws[id(target)] = target, place
+        return func(*args, **kwargs)
+
+    def _follow(self, result: Any, args: tuple) -> None:
+        """What is computed from a draw alone: `torch.rand(1) < 0.5`."""
+        if isinstance(result, Tensor) and is_wrapped(result) and result.numel() == 1:
+            operands = [id(t) for t in tensors_in(args) if is_wrapped(t)]
+            if operands and all(key in self.draws for key in operands):
+                self.draws[id(result)] = result, self.draws[operands[0]][1]
 
     def _look(self, args: tuple, kwargs: Mapping[str, Any]) -> tuple[bool, bool]:
         """Whether there are trainable tensors that all records share, and tensors of records."""
@@ -264,6 +324,22 @@ class Recorder(TorchFunctionMode):
             value = func(*args, **kwargs)
         self.watch.made(value)
         return value
+
+
+def pass_over(uses: Uses) -> None:
+    """A gradient that the function takes itself adds nothing."""
+
+
+def is_in_place(name: str) -> bool:
+    """Whether torch's function of this name writes to its first argument: add_, __iadd__."""
+    if name.startswith("__"):
+        return name == "__setitem__" or (name.startswith("__i") and name not in NOT_IN_PLACE)
+    return name.endswith("_")
+
+
+def is_trained(value: Any) -> bool:
+    """Whether it is a tensor of parameters, the same for all records."""
+    return isinstance(value, Tensor) and not is_wrapped(value) and value.requires_grad
 
 
 def tensors_in(values: Iterable[Any]) -> Iterable[Tensor]:

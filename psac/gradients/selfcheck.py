@@ -20,6 +20,7 @@ from . import trees
 from .chance import same_generators, seed_all
 from .evaluate import LossFunction, Vectorized, gradient_of, one_number, own_copy
 from .groups import TOGETHER
+from .libraries import without_checkpoints
 from .precision import HALF
 from .state import State
 
@@ -37,16 +38,17 @@ def distance(vectorized: Vectorized, loss: LossFunction, batch: Any) -> float:
     n = trees.num_records(batch)
     chosen = sorted({k * (n - 1) // max(1, COMPARED - 1) for k in range(COMPARED)})
     seed = secrets.randbits(31)
-    with same_state(vectorized, loss, batch), same_generators():
+    with same_state(vectorized, loss) as before, same_generators():
         seed_all(seed)
         together = vectorized.evaluate(loss, batch, randomness="same")
         (squares,) = together.measured.norms_squared(TOGETHER)
         if squares is None:
-            return 0.0
+            squares = torch.zeros(n)
         norms = squares.double().sqrt()
         weights, expected, worst = torch.zeros_like(squares), {}, 0.0
         floor = 1e-3 * float(norms.nan_to_num(0, 0, 0).max())
         for k in chosen:
+            before.restore()
             seed_all(seed)
             grads = plain_gradient(vectorized, loss, trees.record(batch, k))
             alone = sum(float(exact(g).abs().square().sum()) for g in grads.values()) ** 0.5
@@ -79,17 +81,17 @@ def direction_error(sums: dict[str, Tensor], expected: dict[str, Tensor]) -> flo
 
 
 def plain_gradient(vectorized: Vectorized, loss: LossFunction, one: Any) -> dict[str, Tensor]:
-    with torch.enable_grad():
+    with torch.enable_grad(), without_checkpoints():
         one = trees.map_tensors(one, own_copy)
         value = one_number(trees.call(loss, vectorized.model, one))
     return gradient_of(value, vectorized.parameters)
 
 
 @contextlib.contextmanager
-def same_state(vectorized: Vectorized, loss: LossFunction, batch: Any) -> Iterator[None]:
+def same_state(vectorized: Vectorized, loss: LossFunction) -> Iterator[State]:
     """What the function changes in here is changed back."""
     before = State({"model": vectorized.model, "loss": loss})
     try:
-        yield
+        yield before
     finally:
         before.restore()

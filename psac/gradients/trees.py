@@ -1,6 +1,7 @@
-"""Batches are trees of tensors: tuples, lists, mappings, dataclasses.
+"""Batches are trees of tensors: tuples, lists, mappings, dataclasses, and what torch knows.
 
-Every tensor of a batch has the records along its first axis.
+Own classes are registered with torch (`torch.utils._pytree.register_pytree_node`).  Every tensor of
+a batch has the records along its first axis.
 """
 
 from __future__ import annotations
@@ -9,7 +10,9 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
 from .errors import PrivacyError
 
@@ -22,8 +25,12 @@ def map_tensors(tree: Any, function: Callable[[Tensor], Any]) -> Any:
         return type(tree)(*(map_tensors(value, function) for value in tree))
     if isinstance(tree, (list, tuple)):
         return type(tree)(map_tensors(value, function) for value in tree)
+    if type(tree) is not dict and type(tree) in pytree.SUPPORTED_NODES:
+        node = pytree.SUPPORTED_NODES[type(tree)]
+        parts, context = node.flatten_fn(tree)
+        return node.unflatten_fn([map_tensors(part, function) for part in parts], context)
     if isinstance(tree, Mapping):
-        return {key: map_tensors(value, function) for key, value in tree.items()}
+        return like_mapping(tree, {k: map_tensors(v, function) for k, v in tree.items()})
     if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
         fields = {f.name: getattr(tree, f.name) for f in dataclasses.fields(tree) if f.init}
         changes = {name: map_tensors(value, function) for name, value in fields.items()}
@@ -34,8 +41,19 @@ def map_tensors(tree: Any, function: Callable[[Tensor], Any]) -> Any:
         f"a batch holds a {type(tree).__name__}: records can be told apart in "
         "tensors only, with one entry of the first axis for each. Give it as a tensor from the "
         "data set or its collate_fn, or leave it out and let the loss function hold it, if it is "
-        "the same for all records."
+        "the same for all records. A class of your own that holds tensors can be registered with "
+        "torch.utils._pytree.register_pytree_node."
     )
+
+
+def like_mapping(tree: Mapping, content: dict) -> Any:
+    """Of the same class, if it is made of its content alone: attributes may hold other records."""
+    if type(tree) is dict:
+        return content
+    try:
+        return type(tree)(content)  # type: ignore[call-arg]
+    except TypeError:
+        return content
 
 
 def leaves(tree: Any) -> list[Tensor]:
@@ -50,6 +68,7 @@ def num_records(tree: Any) -> int:
     tensors = leaves(tree)
     if not tensors:
         raise PrivacyError("the batch holds no tensor, so there is no record in it.")
+    refuse_layouts(tensors)
     sizes = sorted({t.shape[0] if t.dim() else -1 for t in tensors})
     if len(sizes) > 1 or sizes[0] < 0:
         shapes = ", ".join(str(list(t.shape)) for t in tensors[:6])
@@ -59,6 +78,17 @@ def num_records(tree: Any) -> int:
             "the loss function, not into the batch."
         )
     return sizes[0]
+
+
+def refuse_layouts(tensors: list[Tensor]) -> None:
+    """Raises for tensors that are not plain arrays."""
+    for tensor in tensors:
+        if tensor.layout is not torch.strided or tensor.is_nested:
+            kind = "nested" if tensor.is_nested else "sparse"
+            raise PrivacyError(
+                f"a batch holds a {kind} tensor, of which vmap cannot take single records: give it "
+                "as a dense one, by .to_dense() or padding in the data set or its collate_fn."
+            )
 
 
 def record(tree: Any, number: int) -> Any:

@@ -102,10 +102,11 @@ class Watch:
     """One call of the function: told of every tensor that goes into an operation or comes out."""
 
     def __init__(self, outside: Outside, storages: Iterable[int] = ()) -> None:
-        self.known = set(outside.known)
+        self.known, self._outside = set(outside.known), outside
         self.read: list[weakref.ref[Tensor]] = []  # tensors from outside
         self._storages = outside.storages | set(storages)
         self._records: list[weakref.ref[Tensor]] = []  # tensors of a record
+        self._constants: list[weakref.ref[Tensor]] = []  # made in this call, of no record
 
     def meet(self, tensor: Tensor) -> None:
         """A tensor that is not a record's, and not known, goes into an operation."""
@@ -125,6 +126,7 @@ class Watch:
                 self._records.append(weakref.ref(result))
             else:
                 self.known.add(id(result))
+                self._constants.append(weakref.ref(result))
         elif isinstance(result, (tuple, list)):
             for value in result:
                 self.made(value)
@@ -133,6 +135,18 @@ class Watch:
         """A tensor of a record that no operation made: an argument."""
         self._records.append(weakref.ref(tensor))
 
+    def views_of(self, tensor: Tensor) -> list[Tensor]:
+        """All tensors that lie in the same memory, if it was allocated in this call; else none."""
+        place = storage_of(tensor)
+        if not place or not tensor.untyped_storage().resizable():  # numpy's, or shared with it
+            return []
+        model = self._outside.model
+        outside = [*model.parameters(), *model.buffers(), *alive(self.read)]
+        if place in self._storages or any(storage_of(t) == place for t in outside):
+            return []
+        constants = {id(t): t for t in alive(self._constants) if not is_wrapped(t)}
+        return [t for t in constants.values() if storage_of(t) == place]
+
     def remains(self) -> list[Tensor]:
         """Tensors of records that somebody still holds, though the call is over."""
         for generation in (None, 0, 2):  # cycles of references are nobody's
@@ -140,7 +154,11 @@ class Watch:
                 gc.collect(generation)
             if not any(reference() is not None for reference in self._records):
                 return []
-        return [t for t in (reference() for reference in self._records) if t is not None]
+        return alive(self._records)
+
+
+def alive(references: Iterable[weakref.ref[Tensor]]) -> list[Tensor]:
+    return [t for t in (reference() for reference in references) if t is not None]
 
 
 def storage_of(tensor: Tensor) -> int:

@@ -20,6 +20,7 @@ from tests.gradients.models import (  # noqa: F401  # each adds its rows
     products,
     recurrent,
     unusual,
+    values,
 )
 from tests.gradients.table import CASES, Case
 

@@ -51,6 +51,22 @@ MODELS = {
     "mask_by_method": lambda: raw(lambda m, x: x.sigmoid().bernoulli() @ m.w, w=(8, 3)),
     "noise_by_the_record": lambda: raw(lambda m, x: torch.normal(x, x.exp()) @ m.w, w=(8, 3)),
     "counts": lambda: raw(lambda m, x: torch.poisson(x.exp()) @ m.w, w=(8, 3)),
+    "one_number": lambda: raw(
+        lambda m, x: (x @ m.w) * torch.randint(1, 9, (1,)) * torch.rand(1) + torch.randn(1),
+        w=(8, 3),
+    ),
+    "numbers_drawn_in_place": lambda: raw(
+        lambda m, x: (x + torch.empty(1, 3, 8).normal_()) @ m.w * torch.zeros(3).uniform_(),
+        w=(8, 3),
+    ),
+    "gamma": lambda: raw(lambda m, x: torch._standard_gamma((x @ m.w).exp()), w=(8, 3)),
+    "dirichlet": lambda: raw(lambda m, x: torch._sample_dirichlet(x.exp()) @ m.w, w=(8, 3)),
+    "beta": lambda: raw(
+        lambda m, x: torch.distributions.Beta((x @ m.w).exp(), torch.ones(3)).rsample(), w=(8, 3)
+    ),
+    "binomial": lambda: raw(
+        lambda m, x: torch.binomial(torch.full_like(x, 50), x.sigmoid()) @ m.w, w=(8, 3)
+    ),
     "sample": lambda: raw(
         lambda m, x: m.w[torch.multinomial(x[0].exp(), 4)] + m.w[x[0].exp().multinomial(4)],
         w=(8, 3),

@@ -24,7 +24,8 @@ LARGE = (
     *(nn.LayerNorm, nn.GroupNorm, nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d),
     *(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d),
 )
-# Forms that rules leave to torch: complex numbers, transforms of the user's own, old settings.
+# Forms that rules leave to torch: complex numbers, transforms of the user's own, old settings,
+# gradients that are differentiated once more.
 LEFT_TO_TORCH = {
     "complex_linear",
     "embedding_bag_max_by_offsets",
@@ -33,6 +34,7 @@ LEFT_TO_TORCH = {
     "gradient_of_the_input",
     "inner_vmap",
     "jacobian",
+    "slopes_of_slopes",
 }
 
 

@@ -55,14 +55,6 @@ DEFECTS: dict[str, str] = {
         OPERATORS,
     ),
     **dict.fromkeys(["N2-a_scripted_module", "N2-a_file", "N2-a_thread"], NOT_WALKED),
-    "re-entrant gradient checkpointing with dropout": (
-        "the self-check runs plain autograd.grad, which re-entrant checkpoints refuse"
-    ),
-    "sparse inputs": "trees.py does not look at layouts: torch's own error",
-    "sparse inputs in rows (CSR)": "trees.py does not look at layouts: torch's own error",
-    "records without a loss: all of the batch are masked": (
-        "a batch in which no record has a gradient is refused, where one more record would do"
-    ),
 }
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import warnings
+from collections import UserDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -14,6 +15,7 @@ from typing import Any, ClassVar
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 from torch.utils.checkpoint import checkpoint
 
 import psac
@@ -170,7 +172,7 @@ def energies_and_forces(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     return (energy - y).square().sum() + forces.square().sum()
 
 
-@innocent("forces by autograd.grad inside the function", way="alone")
+@innocent("forces by autograd.grad inside the function")
 def _():
     return network(1), energies_and_forces, labelled()
 
@@ -183,7 +185,7 @@ def _():
     return Behind(function, network(1)), lambda m, x, y: (m(x) - y).square().mean(), labelled()
 
 
-@innocent("a gradient penalty: double backward inside the function", way="alone")
+@innocent("a gradient penalty: double backward inside the function")
 def _():
     def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
         x = x.detach().requires_grad_(True)
@@ -194,7 +196,7 @@ def _():
     return network(1), loss, labelled()
 
 
-@innocent("FGSM inside the function", way="alone")
+@innocent("FGSM inside the function")
 def _():
     def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
         near = x.detach().requires_grad_(True)
@@ -221,7 +223,7 @@ def _():
     return network(), loss, labelled()
 
 
-@innocent("one step of MAML inside the function", way="alone")
+@innocent("one step of MAML inside the function")
 def _():
     def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
         parameters = dict(model.named_parameters())
@@ -242,7 +244,7 @@ def _():
     return model, lambda m, x, y: -m(x).log_prob(y).sum(), labelled()
 
 
-@innocent("a Normal whose sample is scored", way="alone", random=True)
+@innocent("a Normal whose sample is scored", random=True)
 def _():
     def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
         distribution = torch.distributions.Normal(model(x), 1.0)
@@ -293,7 +295,7 @@ def _():
     return student, loss, labelled()
 
 
-@innocent("a loss module, with class weights and label smoothing, in the closure", way="alone")
+@innocent("a loss module, with class weights and label smoothing, in the closure")
 def _():
     criterion = nn.CrossEntropyLoss(weight=torch.rand(CLASSES), label_smoothing=0.1)
     return network(), lambda m, x, y: criterion(m(x), y), labelled()
@@ -366,7 +368,7 @@ def _():
     return nn.Sequential(part, network()), cross_entropy, labelled()
 
 
-@innocent("a mixture of experts that chooses by value", way="alone")
+@innocent("a mixture of experts that chooses by value")
 def _():
     class Experts(nn.Module):
         def __init__(self) -> None:
@@ -382,7 +384,7 @@ def _():
     return Experts(), cross_entropy, labelled()
 
 
-@innocent("records without a loss: all of the batch are masked", way="alone")
+@innocent("records without a loss: all of the batch are masked")
 def _():
     def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
         return torch.zeros(()) if int(y) >= 0 else cross_entropy(model, x, y)
@@ -398,6 +400,184 @@ def _():
         return cross_entropy(model, inputs["x"], y)
 
     return network(), loss, {"inputs": {"x": x}, "mask": None, "y": y}
+
+
+@innocent("a UserDict in the batch, as tokenizers give it")
+def _():
+    x, y = labelled()
+    return network(), lambda m, b, y: F.cross_entropy(m(b.data["x"]), y), (UserDict(x=x), y)
+
+
+class Pair:
+    """A class of the user's own, registered with torch."""
+
+    def __init__(self, x: Tensor, y: Tensor) -> None:
+        self.x, self.y = x, y
+
+
+pytree.register_pytree_node(Pair, lambda p: ([p.x, p.y], None), lambda parts, _: Pair(*parts))
+
+
+@innocent("an object of a registered class")
+def _():
+    return network(), lambda m, pair: cross_entropy(m, pair.x, pair.y), Pair(*labelled())
+
+
+# Tensors made in the function, and written
+def decoded(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    out = torch.zeros(3, len(x), CLASSES)
+    first, last = out[0], out[-1]  # views see what is written
+    for k in range(3):
+        out[k] = model(k * x)
+    return F.cross_entropy(last + first, y) + out.square().mean()
+
+
+@innocent("outputs written into zeros, of which views are kept")
+def _():
+    return network(), decoded, labelled()
+
+
+@innocent("zeros that hold a parameter before they hold a record")
+def _():
+    def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        rows = torch.zeros(2, 8)
+        rows[0] = model[0].bias
+        rows[1] = model[0](x)[0]
+        return F.cross_entropy(model[2](rows.tanh().sum(0, keepdim=True)), y)
+
+    return network(), loss, labelled()
+
+
+@innocent("a mask by index_add, scatter and masked assignment")
+def _():
+    def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        hot = torch.zeros(len(y), CLASSES).scatter_(1, y.unsqueeze(1), 1.0)
+        counts = torch.zeros(CLASSES).index_add_(0, y, torch.ones(len(y)))
+        scores = model(x)
+        scores[scores < -0.5] = 0
+        return (hot * scores.log_softmax(-1) * counts).sum()
+
+    return network(), loss, labelled()
+
+
+@innocent("numbers drawn into empty tensors", random=True)
+def _():
+    def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        noise = torch.empty(x.shape).normal_() * torch.empty(1).uniform_()
+        kept = torch.zeros(x.shape).bernoulli_(0.5)
+        share = torch.distributions.Beta(0.4, 0.4).sample((len(x), 1))
+        return cross_entropy(model, share * x * kept + noise, y)
+
+    return network(), loss, labelled()
+
+
+@innocent("a coin that decides for the whole batch", random=True)
+def _():
+    def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        if torch.rand(1) < 0.5:
+            x = x.flip(-1)
+        return cross_entropy(model, x.roll(torch.randint(0, D, (1,)).item(), -1), y)
+
+    return network(), loss, labelled()
+
+
+# Values that decide
+def sentences() -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(3)
+    return torch.randn(N, 5, D, generator=generator), torch.tensor([2, 5, 2, 3, 5, 1])
+
+
+@innocent("labels picked by a mask")
+def _():
+    def loss(model: nn.Module, x: Tensor, lengths: Tensor) -> Tensor:
+        mask = torch.arange(5) < lengths[:, None]
+        labels = torch.arange(5).expand(len(x), 5) % CLASSES
+        return F.cross_entropy(model(x)[mask], labels[mask])
+
+    return network(), loss, sentences()
+
+
+@innocent("packed sequences, in both directions")
+def _():
+    class Scan(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scan = nn.LSTM(D, CLASSES, batch_first=True, bidirectional=True)
+
+        def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+            rnn = nn.utils.rnn
+            packed = rnn.pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+            outputs, (last, _) = self.scan(packed)
+            return rnn.pad_packed_sequence(outputs, batch_first=True)[0].mean() + last.sum()
+
+    return Scan(), lambda m, x, lengths: m(x, lengths).square(), sentences()
+
+
+@innocent("experts that gather their tokens")
+def _():
+    class Experts(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.gate = nn.Linear(D, 2)
+            self.experts = nn.ModuleList([nn.Linear(D, CLASSES), nn.Linear(D, CLASSES)])
+
+        def forward(self, x: Tensor) -> Tensor:
+            best, out = self.gate(x).argmax(-1), torch.zeros(*x.shape[:-1], CLASSES)
+            for k, expert in enumerate(self.experts):
+                out[best == k] = expert(x[best == k])
+            return out.mean(1)
+
+    x, lengths = sentences()
+    return Experts(), cross_entropy, (x, lengths % CLASSES)
+
+
+@innocent("a check of the inputs")
+def _():
+    def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        if not torch.isfinite(x).all() or y.max() >= CLASSES:
+            raise ValueError("bad inputs")
+        return cross_entropy(model, x, y)
+
+    return network(), loss, labelled()
+
+
+# Inputs that want a gradient, and functions in the old style
+@innocent("inputs that require a gradient")
+def _():
+    def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        x.requires_grad = True
+        return cross_entropy(model, x, y)
+
+    return network(), loss, labelled()
+
+
+class OldScale(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, factor: float) -> Tensor:
+        ctx.save_for_backward(x, x.exp())
+        ctx.factor, ctx.positive = factor, x > 0
+        return x * factor
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        x, grown = ctx.saved_tensors
+        return grad * ctx.factor * (x + grown) * ctx.positive, None
+
+
+@innocent("an autograd.Function in the old style, with attributes on its ctx")
+def _():
+    return Behind(lambda m, x: OldScale.apply(m(x), 0.5)), cross_entropy, labelled()
+
+
+@innocent("channels_last, asked for inside")
+def _():
+    def function(m: nn.Module, x: Tensor) -> Tensor:
+        x = x.contiguous(memory_format=torch.channels_last)
+        assert x.is_contiguous(memory_format=torch.channels_last)
+        return m(x)
+
+    inner = nn.Sequential(nn.Conv2d(2, 3, 3), nn.Flatten(), nn.Linear(12, CLASSES))
+    return Behind(function, inner), cross_entropy, labelled(2, 4, 4)
 
 
 def tried(row: Innocent) -> tuple[str, str]:

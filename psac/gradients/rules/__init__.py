@@ -18,9 +18,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import attention, chance, convolution, embedding, losses, matrix, normalization, recurrent
+from . import attention, chance, convolution, derivatives, embedding, layout, losses, matrix
+from . import normalization, recurrent, values
 
 Rule = Callable[..., Any]
+FUNCTIONS_OF_TORCH: Any = torch._C._VariableFunctions  # type: ignore[attr-defined]
 
 # The torch functions that each rule serves; some are reached under several names.
 FUNCTIONS: dict[Rule, tuple[Any, ...]] = {
@@ -31,7 +33,7 @@ FUNCTIONS: dict[Rule, tuple[Any, ...]] = {
     ),
     matrix.addmm: (torch.addmm, Tensor.addmm),
     matrix.bilinear: (torch.bilinear,),
-    matrix.einsum: (torch._C._VariableFunctions.einsum,),  # type: ignore[attr-defined]
+    matrix.einsum: (FUNCTIONS_OF_TORCH.einsum,),
     convolution.conv1d: (torch.conv1d,),
     convolution.conv2d: (torch.conv2d,),
     convolution.conv3d: (torch.conv3d,),
@@ -43,26 +45,58 @@ FUNCTIONS: dict[Rule, tuple[Any, ...]] = {
     normalization.instance_norm: (torch.instance_norm,),
     normalization.batch_norm: (torch.batch_norm,),
     embedding.embedding: (torch.embedding,),
-    embedding.getitem: (Tensor.__getitem__,),
     embedding.index_select: (torch.index_select, Tensor.index_select),
     embedding.embedding_bag: (torch.nn.functional.embedding_bag,),
     attention.attention: (torch.nn.functional.scaled_dot_product_attention,),
+    attention.is_packed: (FUNCTIONS_OF_TORCH._nested_tensor_from_mask_left_aligned,),
     chance.rand: (torch.rand,),
     chance.randn: (torch.randn,),
+    chance.randint: (torch.randint,),
+    values.value_of: (Tensor.item,),
+    values.as_bool: (Tensor.__bool__, torch.is_nonzero, Tensor.is_nonzero),
+    values.as_int: (Tensor.__int__, Tensor.__index__),
+    values.as_float: (Tensor.__float__,),
+    values.tolist: (Tensor.tolist,),
+    values.getitem: (Tensor.__getitem__,),
+    values.setitem: (Tensor.__setitem__,),
+    values.where: (torch.where,),
+    values.pack: (FUNCTIONS_OF_TORCH._pack_padded_sequence,),
+    **{
+        values.decided(function): (function,)
+        for function in (
+            torch.nonzero, Tensor.nonzero, torch.argwhere, Tensor.argwhere, torch.masked_select,
+            Tensor.masked_select, torch.unique, Tensor.unique, torch.unique_consecutive,
+            Tensor.unique_consecutive, torch.equal, Tensor.equal, torch.allclose, Tensor.allclose,
+        )
+    },
+    chance.standard_gamma: (FUNCTIONS_OF_TORCH._standard_gamma,),
+    chance.dirichlet: (FUNCTIONS_OF_TORCH._sample_dirichlet,),
+    chance.binomial: (torch.binomial,),
     chance.bernoulli: (torch.bernoulli, Tensor.bernoulli),
     chance.normal: (torch.normal,),
     chance.multinomial: (torch.multinomial, Tensor.multinomial),
     chance.poisson: (torch.poisson,),
-    recurrent.lstm: (torch.lstm,),
-    recurrent.gru: (torch.gru,),
-    recurrent.rnn_tanh: (torch.rnn_tanh,),
-    recurrent.rnn_relu: (torch.rnn_relu,),
+    values.unpacked(recurrent.lstm): (torch.lstm,),
+    values.unpacked(recurrent.gru): (torch.gru,),
+    values.unpacked(recurrent.rnn_tanh): (torch.rnn_tanh,),
+    values.unpacked(recurrent.rnn_relu): (torch.rnn_relu,),
     recurrent.lstm_cell: (torch.lstm_cell,),
     recurrent.gru_cell: (torch.gru_cell,),
     recurrent.rnn_tanh_cell: (torch.rnn_tanh_cell,),
     recurrent.rnn_relu_cell: (torch.rnn_relu_cell,),
     losses.cross_entropy: (torch.nn.functional.cross_entropy,),
     losses.nll_loss: (torch.nn.functional.nll_loss,),
+    derivatives.grad: (torch.autograd.grad,),
+    derivatives.requires_grad_: (Tensor.requires_grad_,),
+    derivatives.set_requires_grad: (Tensor.requires_grad.__set__,),  # type: ignore[attr-defined]
+    derivatives.get_requires_grad: (Tensor.requires_grad.__get__,),  # type: ignore[attr-defined]
+    derivatives.data: (Tensor.data.__get__,),  # type: ignore[attr-defined]
+    layout.contiguous: (Tensor.contiguous,),
+    layout.is_contiguous: (Tensor.is_contiguous,),
+    layout.to: (Tensor.to,),
+    layout.clone: (torch.clone, Tensor.clone),
+    layout.empty_like: (torch.empty_like,),
+    layout.zeros_like: (torch.zeros_like,),
     losses.ctc: (torch.nn.functional.ctc_loss,),
     losses.kl_div: (torch.nn.functional.kl_div,),
     losses.soft_margin: (torch.nn.functional.soft_margin_loss,),

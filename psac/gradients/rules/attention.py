@@ -55,6 +55,11 @@ def attention(
         return rec.of_records(y.reshape(*leading, *y.shape[1:]))
 
 
+def is_packed(rec: Recorder, *_: Any) -> bool:
+    """Whether nn.TransformerEncoder leaves padding out, as it does in inference: not here."""
+    return False
+
+
 def mask_for(rec: Recorder, mask: Tensor, query: Tensor, leading: torch.Size) -> Tensor:
     """The mask, with records folded into its batch as into that of the query."""
     if are_records(mask) == [False]:

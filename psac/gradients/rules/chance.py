@@ -2,6 +2,8 @@
 
 - A number without axes, such as LayerDrop's `torch.rand([])`, is drawn once for all records.
   Ordinary code draws it once for the batch, and may branch on it.  It depends on no record.
+- A number with axes of length one (`torch.rand(1) < 0.5`) is each record's own, unless the function
+  asks for its value, to branch on it: then it is drawn once, too.
 - Draws whose odds are a record's own (`torch.bernoulli(p)`) cannot be the same for all records
   under vmap.  The self-check compares with what plain torch draws, so there each record draws by
   itself.
@@ -9,31 +11,75 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from ..errors import PACKAGES
 from .physical import are_records, physically
 
 if TYPE_CHECKING:
     from ..recorder import Recorder
 
+Place = tuple[CodeType, int]  # a line of code
+FUNCTIONS: Any = torch._C._VariableFunctions  # type: ignore[attr-defined]
+
+
+class NeedsSharing(Exception):
+    """Internal: the function must run again, with one number for all records drawn there."""
+
+    def __init__(self, place: Place) -> None:
+        super().__init__(f"{place[0].co_filename}, line {place[1]}")
+        self.place = place
+
 
 def number(draw: Callable[..., Any]) -> Callable[..., Any]:
-    """The rule of torch.rand or torch.randn."""
+    """The rule of torch.rand, torch.randn and torch.randint."""
 
-    def rule(rec: Recorder, *size: Any, **settings: Any) -> Any:
-        given = settings.pop("size", size[0] if len(size) == 1 else size)
-        if not isinstance(given, (list, tuple)) or len(given) > 0 or len(size) > 1:
+    def rule(rec: Recorder, *args: Any, **settings: Any) -> Any:
+        size = size_of(args, settings)
+        if size is None or any(length != 1 for length in size):
             return NotImplemented
+        place = place_of_caller() if size else None
+        if place is not None and place not in rec.shared_draws:
+            value = draw(*args, **settings)
+            rec.watch.made(value)
+            rec.draws[id(value)] = value, place
+            return value
         with physically():
-            value = draw((), **settings)
+            value = draw(*args, **settings)
         rec.watch.made(value)
         return value
 
     return rule
+
+
+def size_of(args: tuple, settings: Mapping[str, Any]) -> Sequence[int] | None:
+    """The shape that is asked for: (2, 3), 2, 3, or size=(2, 3); None for anything else."""
+    if "size" in settings:
+        return settings["size"]
+    if args and isinstance(args[-1], (tuple, list)):
+        return args[-1]
+    return args if all(isinstance(length, int) for length in args) else None
+
+
+def place_of_caller() -> Place:
+    """The line of code that draws, of the user or of a library."""
+    frame: Any = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(PACKAGES):
+        frame = frame.f_back
+    return frame.f_code, frame.f_lineno
+
+
+def place_of_draw(target: Tensor | None, error: Exception) -> Place | None:
+    """Where one number is drawn into a tensor that records share, if that is what vmap refused."""
+    if target is None or target.numel() != 1 or "inplace randomness" not in str(error):
+        return None
+    return place_of_caller()
 
 
 def by_odds(draw: Callable[..., Tensor]) -> Callable[..., Any]:
@@ -43,7 +89,7 @@ def by_odds(draw: Callable[..., Tensor]) -> Callable[..., Any]:
         tensors = [value for value in given if isinstance(value, Tensor)]
         if rec.randomness != "same" or not any(are_records(*tensors)) or not rec.serves(*tensors):
             return NotImplemented
-        odds = [rec.for_each(t.detach(), "odds") if isinstance(t, Tensor) else t for t in given]
+        odds = [rec.for_each(t, "odds") if isinstance(t, Tensor) else t for t in given]
         with physically():
             odds = [rec.physical(t) if isinstance(t, Tensor) else t for t in odds]
             values, before = [], torch.get_rng_state()
@@ -57,6 +103,8 @@ def by_odds(draw: Callable[..., Tensor]) -> Callable[..., Any]:
     return rule
 
 
-rand, randn = number(torch.rand), number(torch.randn)
+rand, randn, randint = number(torch.rand), number(torch.randn), number(torch.randint)
+standard_gamma, dirichlet = by_odds(FUNCTIONS._standard_gamma), by_odds(FUNCTIONS._sample_dirichlet)
+binomial = by_odds(torch.binomial)
 bernoulli, normal = by_odds(torch.bernoulli), by_odds(torch.normal)
 multinomial, poisson = by_odds(torch.multinomial), by_odds(torch.poisson)

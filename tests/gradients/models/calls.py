@@ -203,7 +203,7 @@ class Experts(nn.Module):
         return out
 
 
-rows("experts_that_pick_tokens", Experts, (5, 3, 4), way="alone")
+rows("experts_that_pick_tokens", Experts, (5, 3, 4))
 
 
 class Scale(torch.autograd.Function):
@@ -245,7 +245,7 @@ class Custom(nn.Module):
         return self.function.apply(self.layer(x), self.w)
 
 
-rows("custom_function", lambda: Custom(Scale), (5, 4), way="alone")
+rows("custom_function", lambda: Custom(Scale), (5, 4))
 rows("custom_function_for_vmap", lambda: Custom(GeneratedScale), (5, 4))
 
 

@@ -178,5 +178,4 @@ row(
     lambda: nn.AdaptiveLogSoftmaxWithLoss(4, 20, [5, 10], div_value=2),
     lambda: (torch.randn(5, 4), torch.randint(20, (5,))),
     lambda m, x, y: m(x, y).loss,
-    way="alone",
 )

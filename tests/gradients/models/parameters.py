@@ -74,7 +74,7 @@ def into_shared_zeros(m: nn.Module, x: Tensor) -> Tensor:
     return out
 
 
-raw("written_into_shared_zeros", into_shared_zeros, X, way="alone", w=(4,))
+raw("written_into_shared_zeros", into_shared_zeros, X, w=(4,))
 
 # Beside records
 raw(

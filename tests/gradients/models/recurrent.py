@@ -121,5 +121,4 @@ row(
     Packed,
     lambda: (torch.randint(7, (5, 6)), torch.tensor([3, 6, 1, 4, 6])),
     lambda m, x, lengths: m(x, lengths).square().sum(),
-    way="alone",
 )

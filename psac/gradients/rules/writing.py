@@ -1,0 +1,57 @@
+"""Writing where a mask says so: `scores[mask] = -inf`.
+
+vmap does not index by a mask, because records would have different numbers of places.  Nothing of
+that is seen if what is written has one value for all places.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from .physical import are_records
+
+if TYPE_CHECKING:
+    from ..recorder import Recorder
+
+
+def setitem_of_one_value(rec: Recorder, tensor: Tensor, index: Any, value: Any) -> Any:
+    """`tensor[index] = value` with one mask in the index, and slices and numbers beside it."""
+    given = index if isinstance(index, tuple) else (index,)
+    masks = [k for k, part in enumerate(given) if isinstance(part, Tensor)]
+    if len(masks) != 1 or not is_mask(given[masks[0]]):
+        return NotImplemented
+    (place,), mask = masks, given[masks[0]]
+    beside = (*given[:place], *given[place + 1 :])
+    if not all(part is Ellipsis or isinstance(part, (slice, int)) for part in beside):
+        return NotImplemented
+    if isinstance(value, Tensor) and not any(are_records(tensor, mask, value)):
+        return NotImplemented
+    if any(part is Ellipsis for part in given[place + 1 :]):
+        return NotImplemented
+    with rec:
+        whole = (*given[:place], *[slice(None)] * mask.dim(), *given[place + 1 :])
+        view = tensor[whole] if len(whole) > mask.dim() else tensor
+        behind = sum(isinstance(part, slice) for part in given[place + 1 :])
+        rest = rest_of(tensor, given, mask, place) + behind
+        if isinstance(value, Tensor) and value.dim() > rest:
+            return NotImplemented  # a value for each place
+        mask = mask.view(*mask.shape, *[1] * rest)
+        if isinstance(value, Tensor):
+            view.copy_(torch.where(mask, value.to(view.dtype), view))
+        else:
+            view.masked_fill_(mask, value)
+    return None
+
+
+def is_mask(index: Tensor) -> bool:
+    return index.dtype in (torch.bool, torch.uint8) and index.dim() > 0 and any(are_records(index))
+
+
+def rest_of(tensor: Tensor, given: tuple, mask: Tensor, place: int) -> int:
+    """How many axes come behind all that is indexed."""
+    if any(part is Ellipsis for part in given[:place]):
+        return 0
+    return tensor.dim() - mask.dim() - (len(given) - 1)

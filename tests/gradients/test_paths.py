@@ -1,0 +1,145 @@
+"""Records that take different paths, and tensors that are written: nobody learns of the others."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import psac
+from psac.gradients import ClippedSum, Evaluator
+from tests import oracles
+
+X = torch.tensor([[1.0, 2.0], [-3.0, 1.0], [2.0, 2.0], [-1.0, -1.0]])
+
+
+def norms_of(loss, x: Tensor = X, model: nn.Module | None = None) -> Tensor:
+    torch.manual_seed(0)
+    model = model or nn.Linear(2, 2)
+    norms = psac.per_sample_norms(model, loss, (x,))
+    expected = oracles.norms(oracles.gradients(model, loss, (x,)))
+    torch.testing.assert_close(norms.double(), expected, rtol=1e-4, atol=1e-6)
+    return norms
+
+
+def test_a_function_cannot_see_whether_other_records_differ():
+    def loss(model: nn.Module, x: Tensor) -> Tensor:
+        try:
+            scale = 1.0 if x.sum() > 0 else 2.0
+        except Exception:  # noqa: BLE001 - as a function would that wants to know
+            scale = 100.0
+        return scale * model(x).square().sum()
+
+    together = norms_of(loss)
+    assert torch.allclose(together[:1], norms_of(loss, X[:1]))
+
+
+def test_records_of_all_paths_are_summed_with_their_own_weights():
+    def loss(model: nn.Module, x: Tensor) -> Tensor:
+        return model(x[x > 0]).sum() if x.sum() > 2.5 else model(x).square().sum()
+
+    def square(model: nn.Module, x: Tensor) -> Tensor:
+        return loss(lambda a: model(a.reshape(1, 2)), x)
+
+    torch.manual_seed(0)
+    model = nn.Linear(2, 2)
+    gradients = oracles.gradients(model, square, (X,))
+    weights = [oracles.psac_weight(float(norm)) for norm in oracles.norms(gradients)]
+    sums = psac.weighted_gradient(model, square, (X,), psac.PSAC(r=0.1))
+    for name, expected in oracles.weighted_sum(gradients, weights).items():
+        torch.testing.assert_close(sums[name].double(), expected, rtol=1e-4, atol=1e-6)
+
+
+def test_what_a_value_decided_may_not_be_remembered():
+    class Remembers(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            self.flag = bool(x.sum() > 0)
+            return super().forward(x)
+
+    with pytest.raises(psac.PrivacyError, match=r"model\.flag"):
+        norms_of(lambda m, x: m(x).sum(), model=Remembers(2, 2))
+
+
+def test_counters_are_no_memory_of_a_path():
+    class Counts(nn.Linear):
+        calls = 0
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.calls += 1
+            return super().forward(x * 2 if x.sum() > 0 else x)
+
+    norms_of(lambda m, x: m(x).sum(), model=Counts(2, 2))
+
+
+def test_many_paths_are_announced_without_their_number():
+    x = torch.randn(9, 12, 2)
+    lengths = torch.arange(1, 10)
+
+    def loss(model: nn.Module, x: Tensor, lengths: Tensor) -> Tensor:
+        return model(x[:, : int(lengths)]).sum()
+
+    total = ClippedSum(Evaluator(nn.Linear(2, 2)), psac.PSAC())
+    with pytest.warns(psac.SlowPathWarning) as told:
+        assert total.add(loss, (x, lengths)).way == "vmap"
+    text = str(told[0].message)
+    place = re.search(r"test_paths\.py, line \d+", text)
+    assert place is not None
+    assert not re.search(r"\d", text.replace(place[0], ""))
+
+
+def test_records_that_do_not_count_add_nothing():
+    def loss(model: nn.Module, x: Tensor) -> Tensor:
+        return model(x).sum() if x.sum() > 0 else torch.zeros(())
+
+    torch.manual_seed(0)
+    norms = psac.per_sample_norms(nn.Linear(2, 2), loss, (X,))
+    assert (norms > 0).tolist() == [True, False, True, False]
+
+
+# Tensors that are written
+def test_a_tensor_from_outside_is_not_written():
+    store = torch.zeros(2)
+
+    def loss(model: nn.Module, x: Tensor) -> Tensor:
+        store[:] = x[0]
+        return model(store[None]).sum()
+
+    with pytest.raises(psac.PrivacyError, match="store"):
+        norms_of(loss)
+    assert not store.any()
+
+
+def test_memory_of_numpy_is_not_taken_for_a_tensor_of_the_call():
+    store = np.zeros(2, dtype=np.float32)
+
+    def loss(model: nn.Module, x: Tensor) -> Tensor:
+        torch.from_numpy(store).copy_(x[0])
+        return model(x * float(store[0])).sum()
+
+    with pytest.raises(psac.PrivacyError, match="store"):
+        norms_of(loss)
+
+
+def test_a_tensor_that_was_written_may_not_be_kept():
+    kept = []
+
+    def loss(model: nn.Module, x: Tensor) -> Tensor:
+        out = torch.zeros(1, 2)
+        kept.append(out)
+        out[0] = model(x)[0]
+        return out.sum()
+
+    with pytest.raises(psac.PrivacyError, match="kept"):
+        norms_of(loss)
+
+
+def test_private_records_are_not_read_by_an_attribute():
+    model = nn.Linear(2, 2)
+    evaluator = Evaluator(model)
+    evaluator.outside.protect([X])
+    with pytest.raises(psac.PrivacyError, match="private batch or data set"):
+        evaluator(lambda m, x: F.mse_loss(m(x), X.T[:, :1].T), (X.clone(),))
