@@ -4,43 +4,60 @@ Written out in torch operations, a step is a dozen nodes of the graph.  Here it 
 product and a few pointwise operations, forward and backward; what does not depend on the step
 before is computed for all steps at once.
 
-Each function gets the gates that come from the inputs, [n, t, b, g], and an offset of zeros that is
-added to those from the hidden state: its gradient is theirs.  It returns outputs [n, t, b, h] and,
-for an LSTM, the last cell.  `kept` receives what the weights of the hidden state were multiplied
-with, in the same order.
+A function gets inputs [n, t, b, i], zeros of the shape of the gates that are added to them, so that
+they get the gates' gradients, a first state [n, b, h], and the weights, which get none.  It returns
+outputs [n, t, b, h] and, for an LSTM, the last cell.  `kept` receives what weights of the hidden
+state were multiplied with, [n, t, b, h].
 
-Letters: n record, t step, b sequence of a record, m row (of a record and a sequence), g gates,
-h hidden.
+Letters: n record, t step, b sequence of a record, m row (of a record and a sequence), i inputs,
+g gates, h hidden.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-
-def by_step(values_ntbx: Tensor, bias: Tensor | None = None) -> Tensor:
-    """[n, t, b, x] -> [t, m, x] in memory of its own, plus a bias."""
-    given = values_ntbx.transpose(0, 1)
-    values = given.new_empty(given.shape)
-    values = values.copy_(given) if bias is None else torch.add(given, bias, out=values)
-    return values.flatten(1, 2)
+sigmoid_backward = torch.ops.aten.sigmoid_backward.default
+tanh_backward = torch.ops.aten.tanh_backward.default
 
 
-def by_record(values_tmx: Tensor, n: int, b: int) -> Tensor:
+class Weights(NamedTuple):
+    """Of one layer in one direction."""
+
+    input: Tensor  # [g, i]
+    hidden: Tensor  # [g, h]
+    input_bias: Tensor | None = None
+    hidden_bias: Tensor | None = None
+    projection: Tensor | None = None
+
+
+def by_step(values_ntbx: Tensor) -> Tensor:
+    """[n, t, b, x] -> [t, m, x], a view where that is possible."""
+    return values_ntbx.transpose(0, 1).flatten(1, 2)
+
+
+def by_record(values_tmx: Tensor, like_ntbx: Tensor) -> Tensor:
     """What `by_step` undoes."""
-    values = values_tmx.view(len(values_tmx), n, b, values_tmx.shape[-1]).transpose(0, 1)
-    return values.clone(memory_format=torch.contiguous_format)
+    n, _, b, _ = like_ntbx.shape
+    return values_tmx.unflatten(1, (n, b)).transpose(0, 1)
 
 
-def states(start_nbh: Tensor, steps: int) -> Tensor:
-    """Room for all states [t + 1, m, h], of which the first is there."""
-    start = start_nbh.flatten(0, 1)
-    values = start.new_empty(steps + 1, *start.shape)
-    values[0] = start
+def room_like(values_tmx: Tensor, like_ntbx: Tensor) -> Tensor:
+    """Memory [t, m, x], laid out so that `by_record` is contiguous where it can be."""
+    shape = *like_ntbx.shape[:-1], values_tmx.shape[-1]
+    return by_step(values_tmx.new_empty(shape))
+
+
+def room_for_states(first_nbh: Tensor, steps: int) -> Tensor:
+    """[t + 1, m, h], of which the first is there."""
+    first = first_nbh.flatten(0, 1)
+    values = first.new_empty(steps + 1, *first.shape)
+    values[0] = first
     return values
 
 
@@ -49,110 +66,120 @@ class Lstm(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, gates_ntbg: Tensor, offset: Tensor, out_offset: Tensor | None, hidden: Tensor,
-        cell: Tensor, weight: Tensor, bias: Tensor | None, projection: Tensor | None,
-        kept: list[Tensor],
+        ctx: Any, inputs: Tensor, zeros: Tensor, zeros_of_projection: Tensor | None,
+        hidden: Tensor, cell: Tensor, weights: Weights, kept: list[Tensor],
     ) -> Any:  # fmt: skip
-        (n, steps, b, _), width = gates_ntbg.shape, cell.shape[-1]
-        gates = by_step(gates_ntbg, bias)
-        h, c = states(hidden, steps), states(cell, steps)
-        squashed = torch.empty_like(c[1:])
-        full = h[1:] if projection is None else torch.empty_like(squashed)
-        turned = weight.t()
+        steps, width = inputs.shape[1], cell.shape[-1]
+        gates = F.linear(inputs, weights.input, weights.input_bias)
+        gates = by_step(gates if weights.hidden_bias is None else gates.add_(weights.hidden_bias))
+        states, cells = room_for_states(hidden, steps), room_for_states(cell, steps)
+        squashed, turned = torch.empty_like(cells[1:]), weights.hidden.t()
+        full = states[1:] if weights.projection is None else torch.empty_like(squashed)
+        h, c, total, first_two = states.unbind(0), cells.unbind(0), gates.unbind(0), 2 * width
+        i, f, g, o = (gate.unbind(0) for gate in gates.split(width, -1))
+        i_and_f, s, out = gates[..., :first_two].unbind(0), squashed.unbind(0), full.unbind(0)
         for t in range(steps):
-            torch.addmm(gates[t], h[t], turned, out=gates[t])
-            i, f, g, o = gates[t].split(width, 1)
-            gates[t, :, : 2 * width].sigmoid_()
-            torch.mul(f, c[t], out=c[t + 1]).addcmul_(i, g.tanh_())
-            torch.tanh(c[t + 1], out=squashed[t])
-            torch.mul(o.sigmoid_(), squashed[t], out=full[t])
-            if projection is not None:
-                torch.mm(full[t], projection.t(), out=h[t + 1])
-        kept.append(by_record(h[:-1], n, b))
-        if projection is not None:
-            kept.append(by_record(full, n, b))
-        ctx.save_for_backward(gates, c, squashed, weight, projection)
-        ctx.sizes = n, b
-        return by_record(h[1:], n, b), c[-1].clone().view(n, b, width)
+            torch.addmm(total[t], h[t], turned, out=total[t])
+            i_and_f[t].sigmoid_()
+            torch.mul(f[t], c[t], out=c[t + 1]).addcmul_(i[t], g[t].tanh_())
+            torch.mul(o[t].sigmoid_(), torch.tanh(c[t + 1], out=s[t]), out=out[t])
+            if weights.projection is not None:
+                torch.mm(out[t], weights.projection.t(), out=h[t + 1])
+        kept.append(by_record(states[:-1], inputs))
+        if weights.projection is not None:
+            kept.append(by_record(full, inputs))
+        ctx.save_for_backward(gates, cells, squashed)
+        ctx.weights = weights
+        return by_record(states[1:], inputs).clone(), c[-1].view(cell.shape).clone()
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> Any:
-        (n, b), (gates, c, squashed, weight, projection) = ctx.sizes, ctx.saved_tensors
-        width = c.shape[-1]
+    def backward(ctx: Any, d_outputs: Tensor, d_cell: Tensor) -> Any:
+        weights, (gates, cells, squashed) = ctx.weights, ctx.saved_tensors
+        width = cells.shape[-1]
         i, f, g, o = gates.split(width, -1)
         # what each gate gets: of the cell's gradient, or (the last) of the output's
-        shares = torch.cat(
-            [
-                torch.ops.aten.sigmoid_backward(g, i),
-                torch.ops.aten.sigmoid_backward(c[:-1], f),
-                torch.ops.aten.tanh_backward(i, g),
-                torch.ops.aten.sigmoid_backward(squashed, o),
-            ],
-            -1,
-        ).unflatten(-1, (4, width))
-        of_output = torch.ops.aten.tanh_backward(o, squashed)
-        arriving, found = by_step(grads[0]), torch.empty_like(shares)
-        d_c, d_h = grads[1].flatten(0, 1), torch.zeros_like(arriving[0])
+        of_gates = [
+            sigmoid_backward(g, i), sigmoid_backward(cells[:-1], f), tanh_backward(i, g),
+            sigmoid_backward(squashed, o),
+        ]  # fmt: skip
+        of_cell = torch.stack(of_gates[:3], 2).unbind(0)
+        of_output, through = of_gates[3].unbind(0), tanh_backward(o, squashed).unbind(0)
+        arriving, found = by_step(d_outputs), room_like(gates, d_outputs)
+        d_c, d_h = d_cell.flatten(0, 1), 0
+        if weights.projection is not None:
+            arriving = arriving.clone()  # gradients are added to it
+        d_gates, passing, forgotten = found.unbind(0), arriving.unbind(0), f.unbind(0)
+        for_cell = found.unflatten(-1, (4, width))[:, :, :3].unbind(0)
+        for_output = found[..., 3 * width :].unbind(0)
         for t in reversed(range(len(gates))):
-            d_h = arriving[t].add_(d_h)
-            d_full = d_h if projection is None else d_h @ projection
-            d_c = torch.addcmul(d_c, d_full, of_output[t])
-            torch.mul(shares[t, :, :3], d_c.unsqueeze(1), out=found[t, :, :3])
-            torch.mul(shares[t, :, 3], d_full, out=found[t, :, 3])
-            d_c, d_h = d_c * f[t], found[t].flatten(1) @ weight
-        d_gates = by_record(found.flatten(2), n, b)
-        of_projection = None if projection is None else by_record(arriving, n, b)
-        d_first = (value.view(n, b, value.shape[-1]) for value in (d_h, d_c))
-        return d_gates, d_gates, of_projection, *d_first, None, None, None, None
+            d_h = passing[t].add_(d_h) if weights.projection is not None else passing[t] + d_h
+            d_full = d_h if weights.projection is None else d_h @ weights.projection
+            d_c = torch.addcmul(d_c, d_full, through[t])
+            torch.mul(of_cell[t], d_c.unsqueeze(1), out=for_cell[t])
+            torch.mul(of_output[t], d_full, out=for_output[t])
+            d_c, d_h = d_c * forgotten[t], d_gates[t] @ weights.hidden
+        d_zeros = by_record(found, d_outputs)
+        d_projected = None if weights.projection is None else by_record(arriving, d_outputs)
+        first = d_h.view(*d_cell.shape[:2], -1), d_c.view(d_cell.shape)
+        return of_inputs(ctx, d_zeros), d_zeros, d_projected, *first, None, None
 
 
 class Gru(torch.autograd.Function):
-    """Gates are r, z, n."""
+    """Gates are r, z, n; those of inputs and of the hidden state have gradients of their own."""
 
     @staticmethod
     def forward(
-        ctx: Any, gates_ntbg: Tensor, offset: Tensor, hidden: Tensor, weight: Tensor,
-        bias: Tensor | None, kept: list[Tensor],
+        ctx: Any, inputs: Tensor, zeros_of_inputs: Tensor, zeros_of_hidden: Tensor,
+        hidden: Tensor, weights: Weights, kept: list[Tensor],
     ) -> Any:  # fmt: skip
-        (n, steps, b, _), width = gates_ntbg.shape, hidden.shape[-1]
-        gates, h = by_step(gates_ntbg), states(hidden, steps)
-        recalled = torch.empty_like(gates)
-        turned = weight.t()
+        steps, width = inputs.shape[1], hidden.shape[-1]
+        gates = by_step(F.linear(inputs, weights.input, weights.input_bias))
+        states, recalled = room_for_states(hidden, steps), torch.empty_like(gates)
+        turned, h, total = weights.hidden.t(), states.unbind(0), recalled.unbind(0)
+        r, z, new = (gate.unbind(0) for gate in gates.split(width, -1))
+        new_recalled = recalled[..., 2 * width :]
+        r_and_z, more, nr = (
+            part.unbind(0)
+            for part in (gates[..., : 2 * width], recalled[..., : 2 * width], new_recalled)
+        )
         for t in range(steps):
-            if bias is None:
-                torch.mm(h[t], turned, out=recalled[t])
+            if weights.hidden_bias is None:
+                torch.mm(h[t], turned, out=total[t])
             else:
-                torch.addmm(bias, h[t], turned, out=recalled[t])
-            r, z, new = gates[t].split(width, 1)
-            gates[t, :, : 2 * width].add_(recalled[t, :, : 2 * width]).sigmoid_()
-            new.addcmul_(r, recalled[t, :, 2 * width :]).tanh_()
-            torch.lerp(new, h[t], z, out=h[t + 1])
-        kept.append(by_record(h[:-1], n, b))
-        ctx.save_for_backward(gates, h, recalled[..., 2 * width :], weight)
-        ctx.sizes = n, b
-        return by_record(h[1:], n, b)
+                torch.addmm(weights.hidden_bias, h[t], turned, out=total[t])
+            r_and_z[t].add_(more[t]).sigmoid_()
+            torch.lerp(new[t].addcmul_(r[t], nr[t]).tanh_(), h[t], z[t], out=h[t + 1])
+        kept.append(by_record(states[:-1], inputs))
+        ctx.save_for_backward(gates, states, new_recalled)
+        ctx.weights = weights
+        return by_record(states[1:], inputs).clone()
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> Any:
-        (n, b), (gates, h, recalled, weight) = ctx.sizes, ctx.saved_tensors
-        width = h.shape[-1]
+    def backward(ctx: Any, d_outputs: Tensor) -> Any:
+        weights, (gates, states, new_recalled) = ctx.weights, ctx.saved_tensors
+        width = states.shape[-1]
         r, z, new = gates.split(width, -1)
-        of_new = torch.ops.aten.tanh_backward(1 - z, new)
-        of_r = torch.ops.aten.sigmoid_backward(of_new * recalled, r)
-        of_z = torch.ops.aten.sigmoid_backward(h[:-1] - new, z)
-        shares = torch.stack([of_r, of_z, of_new * r], 2)
-        arriving, found = by_step(grads[0]), torch.empty_like(shares)
-        d_h = torch.zeros_like(arriving[0])
+        of_new = tanh_backward(1 - z, new)
+        of_r = sigmoid_backward(of_new * new_recalled, r)
+        of_z = sigmoid_backward(states[:-1] - new, z)
+        of_hidden = torch.stack([of_r, of_z, of_new * r], 2).unbind(0)
+        found, from_inputs = room_like(gates, d_outputs), room_like(gates, d_outputs)
+        d_gates, passing = found.unbind(0), by_step(d_outputs).unbind(0)
+        d_by_gate, kept, d_h = found.unflatten(-1, (3, width)).unbind(0), z.unbind(0), 0
+        for_new = from_inputs[..., 2 * width :].unbind(0)
+        news = of_new.unbind(0)
         for t in reversed(range(len(gates))):
-            d_h = arriving[t].add_(d_h)
-            torch.mul(shares[t], d_h.unsqueeze(1), out=found[t])
-            d_h = torch.addmm(d_h * z[t], found[t].flatten(1), weight)
-        d_inputs = torch.cat([found[:, :, :2].flatten(2), of_new * arriving], -1)
-        d_first = d_h.view(n, b, width)
-        both = (by_record(value, n, b) for value in (d_inputs, found.flatten(2)))
-        return *both, d_first, None, None, None
+            d_h = passing[t] + d_h
+            torch.mul(of_hidden[t], d_h.unsqueeze(1), out=d_by_gate[t])
+            torch.mul(news[t], d_h, out=for_new[t])
+            d_h = torch.addmm(d_h * kept[t], d_gates[t], weights.hidden)
+        from_inputs[..., : 2 * width] = found[..., : 2 * width]
+        d_inputs, d_hidden = by_record(from_inputs, d_outputs), by_record(found, d_outputs)
+        n, _, b, _ = d_outputs.shape
+        first = d_h.view(n, b, width)
+        return of_inputs(ctx, d_inputs), d_inputs, d_hidden, first, None, None
 
 
 class Plain(torch.autograd.Function):
@@ -160,29 +187,38 @@ class Plain(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, gates_ntbg: Tensor, offset: Tensor, hidden: Tensor, weight: Tensor,
-        bias: Tensor | None, is_relu: bool, kept: list[Tensor],
+        ctx: Any, inputs: Tensor, zeros: Tensor, hidden: Tensor, weights: Weights,
+        kept: list[Tensor], is_relu: bool,
     ) -> Any:  # fmt: skip
-        n, steps, b, _ = gates_ntbg.shape
-        gates, h = by_step(gates_ntbg, bias), states(hidden, steps)
-        turned = weight.t()
-        for t in range(steps):
-            total = torch.addmm(gates[t], h[t], turned, out=h[t + 1])
+        gates = F.linear(inputs, weights.input, weights.input_bias)
+        gates = by_step(gates if weights.hidden_bias is None else gates.add_(weights.hidden_bias))
+        states, turned = room_for_states(hidden, len(gates)), weights.hidden.t()
+        h = states.unbind(0)
+        for t, gate in enumerate(gates.unbind(0)):
+            total = torch.addmm(gate, h[t], turned, out=h[t + 1])
             total.relu_() if is_relu else total.tanh_()
-        kept.append(by_record(h[:-1], n, b))
-        ctx.save_for_backward(h, weight)
-        ctx.sizes, ctx.is_relu = (n, b), is_relu
-        return by_record(h[1:], n, b)
+        kept.append(by_record(states[:-1], inputs))
+        ctx.save_for_backward(states)
+        ctx.weights, ctx.is_relu = weights, is_relu
+        return by_record(states[1:], inputs).clone()
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> Any:
-        (n, b), (h, weight) = ctx.sizes, ctx.saved_tensors
-        outputs = h[1:]
-        shares = (outputs <= 0).logical_not().to(h.dtype) if ctx.is_relu else 1 - outputs.square()
-        found = by_step(grads[0])
-        d_h = torch.zeros_like(found[0])
+    def backward(ctx: Any, d_outputs: Tensor) -> Any:
+        weights, outputs = ctx.weights, ctx.saved_tensors[0][1:]
+        if ctx.is_relu:
+            shares = (outputs <= 0).logical_not().to(outputs.dtype)
+        else:
+            shares = 1 - outputs.square()
+        found, d_h = room_like(outputs, d_outputs), 0
+        d_gates, passing, of_gates = found.unbind(0), by_step(d_outputs).unbind(0), shares.unbind(0)
         for t in reversed(range(len(outputs))):
-            d_h = found[t].add_(d_h).mul_(shares[t]) @ weight
-        d_gates = by_record(found, n, b)
-        return d_gates, d_gates, d_h.view(n, b, -1), None, None, None, None
+            d_h = torch.mul(passing[t] + d_h, of_gates[t], out=d_gates[t]) @ weights.hidden
+        d_zeros = by_record(found, d_outputs)
+        n, _, b, _ = d_outputs.shape
+        first = d_h.view(n, b, outputs.shape[-1])
+        return of_inputs(ctx, d_zeros), d_zeros, first, None, None, None
+
+
+def of_inputs(ctx: Any, d_gates: Tensor) -> Tensor | None:
+    return d_gates @ ctx.weights.input if ctx.needs_input_grad[0] else None

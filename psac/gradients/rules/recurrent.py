@@ -1,8 +1,7 @@
 """Recurrent networks: LSTM, GRU and plain ones, and their cells.
 
-The products with the inputs are taken for all steps at once, by the rule of matrix products.  What
-is left of a layer, or of a cell, is one function (recurrence.py).  Where that does not serve
-(autocast, transforms of the user's own), it is written out in matrix products, step by step.
+A layer in one direction, or a cell, is one autograd function (recurrence.py).  Where that does not
+serve (autocast, transforms of the user's own), it is written out in matrix products, step by step.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from torch import Tensor
 
 from .matrix import of_product
 from .physical import are_records, detached, physically
-from .recurrence import Gru, Lstm, Plain
+from .recurrence import Gru, Lstm, Plain, Weights
 
 if TYPE_CHECKING:
     from ..recorder import Recorder, Uses
@@ -96,41 +95,34 @@ def one_layer(
     cell: Cell,
     inputs: Tensor,
     state: tuple[Tensor, ...],
-    weights: Any,
+    given: Any,
     has_biases: bool,
     backwards: bool,
 ) -> tuple[Tensor, tuple[Tensor, ...]]:
-    input_weight, hidden_weight, *rest = weights
-    input_bias, hidden_bias = rest[:2] if has_biases else (None, None)
-    projection = rest[-1] if len(rest) % 2 else None
-    gates = F.linear(inputs, input_weight, input_bias)
-    gates = gates.flip(0) if backwards else gates
-    outputs, end = steps(rec, cell, gates, state, hidden_weight, hidden_bias, projection)
+    projection = given[-1] if len(given) % 2 else None
+    biases = given[2:4] if has_biases else (None, None)
+    weights = Weights(*given[:2], *biases, projection)
+    outputs, end = steps(rec, cell, inputs.flip(0) if backwards else inputs, state, weights)
     return outputs.flip(0) if backwards else outputs, end
 
 
 def steps(
-    rec: Recorder,
-    cell: Cell,
-    gates: Tensor,
-    state: tuple[Tensor, ...],
-    weight: Tensor,
-    bias: Tensor | None = None,
-    projection: Tensor | None = None,
+    rec: Recorder, cell: Cell, inputs: Tensor, state: tuple[Tensor, ...], weights: Weights
 ) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """From the gates of the inputs [t, b, g] and a first state: outputs, and the last state."""
-    shared = [t for t in (weight, bias, projection) if t is not None]
-    same = len({t.dtype for t in (gates, *state, *shared)}) == 1
-    plain = all(are_records(gates, *state)) and not any(are_records(*shared))
-    if same and plain and rec.serves(gates, *state, *shared) and not autocasts(gates):
-        with torch._C.DisableTorchFunction(), physically():
-            outputs, *cells = at_once(rec, cell, gates, state, weight, bias, projection)
-        return outputs, (outputs[-1], *cells)
+    """From inputs [t, b, i] and a first state: outputs, and the last state."""
+    shared = [t for t in weights if t is not None]
+    if all(are_records(inputs, *state)) and not any(are_records(*shared)):
+        same = all(t.dtype is inputs.dtype for t in (*state, *shared))
+        if same and rec.serves(inputs, *state, *shared) and not autocasts(inputs):
+            with torch._C.DisableTorchFunction(), physically():
+                outputs, *cells = at_once(rec, cell, inputs, state, weights)
+            return outputs, (outputs[-1], *cells)
     outputs = []
-    for inputs in gates.unbind(0):
-        state = cell(inputs, F.linear(state[0], weight, bias), state)
-        if projection is not None:
-            state = (F.linear(state[0], projection), *state[1:])
+    for gates in F.linear(inputs, weights.input, weights.input_bias).unbind(0):
+        hidden = F.linear(state[0], weights.hidden, weights.hidden_bias)
+        state = cell(gates, hidden, state)
+        if weights.projection is not None:
+            state = (F.linear(state[0], weights.projection), *state[1:])
         outputs.append(state[0])
     return torch.stack(outputs), state
 
@@ -140,38 +132,46 @@ def autocasts(tensor: Tensor) -> bool:
 
 
 def at_once(
-    rec: Recorder,
-    cell: Cell,
-    gates: Tensor,
-    state: tuple[Tensor, ...],
-    weight: Tensor,
-    bias: Tensor | None,
-    projection: Tensor | None,
+    rec: Recorder, cell: Cell, inputs: Tensor, state: tuple[Tensor, ...], weights: Weights
 ) -> list[Tensor]:
-    """Weights are cut off; zeros that are added to their products get the same gradient."""
-    n, is_batch = rec.num_samples, gates.dim() == 3
-    values, first = rec.physical(gates), [rec.physical(h) for h in state]
+    """Weights are cut off; what is added to the gates tells their gradients."""
+    n, values, first = rec.num_samples, rec.physical(inputs), [rec.physical(h) for h in state]
+    is_batch = inputs.dim() == 3
     if not is_batch:
         values, first = values.unsqueeze(2), [h.unsqueeze(1) for h in first]
-    w, b, p = detached(weight, bias, projection)
     kept: list[Tensor] = []
 
-    def tapped(product: int, width: int, weight: Tensor, bias: Tensor | None) -> Tensor:
-        def uses(grad: Tensor) -> Uses:
-            return of_product(kept[product], grad, n, weight, bias, turned=True)
+    def of_inputs(grad: Tensor) -> Uses:
+        return of_product(values, grad, n, weights.input, weights.input_bias, turned=True)
 
+    def of_hidden(grad: Tensor) -> Uses:
+        return of_product(kept[0], grad, n, weights.hidden, weights.hidden_bias, turned=True)
+
+    def of_both(grad: Tensor) -> Uses:
+        yield from of_inputs(grad)
+        yield from of_hidden(grad)
+
+    def of_projection(grad: Tensor) -> Uses:
+        return of_product(kept[1], grad, n, weights.projection, None, turned=True)
+
+    def tapped(uses: Callable[[Tensor], Uses], *sources: Tensor | None) -> Tensor:
+        width = next(len(source) for source in sources if source is not None)
         zeros = values.new_zeros(()).expand(*values.shape[:-1], width)
-        return rec.tap("recurrent", zeros, [weight, bias], uses)
+        return rec.tap("recurrent", zeros, sources, uses, [values])
 
-    offset = tapped(0, len(weight), weight, bias)
+    cut = Weights(*detached(*weights))
+    in_inputs, in_hidden = weights[0::2][:2], weights[1::2]
     if cell is lstm_gates:
-        of_output = None if projection is None else tapped(1, len(projection), projection, None)
-        outputs, last = Lstm.apply(values, offset, of_output, *first, w, b, p, kept)  # type: ignore[misc]
-        results = [outputs, last]
+        zeros = tapped(of_both, *weights[:4])
+        last = weights.projection
+        of_last = None if last is None else tapped(of_projection, last)
+        results = Lstm.apply(values, zeros, of_last, *first, cut, kept)
     elif cell is gru_gates:
-        results = [Gru.apply(values, offset, *first, w, b, kept)]
+        zeros = tapped(of_inputs, *in_inputs), tapped(of_hidden, *in_hidden)
+        results = (Gru.apply(values, *zeros, *first, cut, kept),)
     else:
-        results = [Plain.apply(values, offset, *first, w, b, cell is relu_gates, kept)]
+        zeros = tapped(of_both, *weights[:4])
+        results = (Plain.apply(values, zeros, *first, cut, kept, cell is relu_gates),)
     if not is_batch:
         results = [result.squeeze(-2) for result in results]
     return [rec.of_records(result) for result in results]
@@ -193,8 +193,8 @@ def one_cell(cell: Cell, states: int) -> Callable[..., Any]:
             return NotImplemented
         state = tuple(rec.for_each(h, "recurrent") for h in (hx if states > 1 else [hx]))
         with rec:
-            gates = F.linear(input, w_ih, b_ih).unsqueeze(0)
-            _, result = steps(rec, cell, gates, state, w_hh, b_hh)
+            weights = Weights(w_ih, w_hh, b_ih, b_hh)
+            _, result = steps(rec, cell, input.unsqueeze(0), state, weights)
             return result if states > 1 else result[0]
 
     return rule
