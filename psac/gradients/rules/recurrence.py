@@ -75,14 +75,13 @@ class Lstm(torch.autograd.Function):
         states, cells = room_for_states(hidden, steps), room_for_states(cell, steps)
         squashed, turned = torch.empty_like(cells[1:]), weights.hidden.t()
         full = states[1:] if weights.projection is None else torch.empty_like(squashed)
-        h, c, total, first_two = states.unbind(0), cells.unbind(0), gates.unbind(0), 2 * width
-        i, f, g, o = (gate.unbind(0) for gate in gates.split(width, -1))
-        i_and_f, s, out = gates[..., :first_two].unbind(0), squashed.unbind(0), full.unbind(0)
-        for t in range(steps):
-            torch.addmm(total[t], h[t], turned, out=total[t])
-            i_and_f[t].sigmoid_()
-            torch.mul(f[t], c[t], out=c[t + 1]).addcmul_(i[t], g[t].tanh_())
-            torch.mul(o[t].sigmoid_(), torch.tanh(c[t + 1], out=s[t]), out=out[t])
+        h, c, s, out = (part.unbind(0) for part in (states, cells, squashed, full))
+        for t, total in enumerate(gates.unbind(0)):
+            torch.addmm(total, h[t], turned, out=total)
+            i, f, g, o = total.chunk(4, 1)
+            total[:, : 2 * width].sigmoid_()
+            torch.mul(f, c[t], out=c[t + 1]).addcmul_(i, g.tanh_())
+            torch.mul(o.sigmoid_(), torch.tanh(c[t + 1], out=s[t]), out=out[t])
             if weights.projection is not None:
                 torch.mm(out[t], weights.projection.t(), out=h[t + 1])
         kept.append(by_record(states[:-1], inputs))
@@ -97,7 +96,7 @@ class Lstm(torch.autograd.Function):
     def backward(ctx: Any, d_outputs: Tensor, d_cell: Tensor) -> Any:
         weights, (gates, cells, squashed) = ctx.weights, ctx.saved_tensors
         width = cells.shape[-1]
-        i, f, g, o = gates.split(width, -1)
+        i, f, g, o = gates.chunk(4, -1)
         # what each gate gets: of the cell's gradient, or (the last) of the output's
         of_gates = [
             sigmoid_backward(g, i), sigmoid_backward(cells[:-1], f), tanh_backward(i, g),
@@ -137,21 +136,17 @@ class Gru(torch.autograd.Function):
         gates = by_step(F.linear(inputs, weights.input, weights.input_bias))
         states, recalled = room_for_states(hidden, steps), torch.empty_like(gates)
         turned, h, total = weights.hidden.t(), states.unbind(0), recalled.unbind(0)
-        r, z, new = (gate.unbind(0) for gate in gates.split(width, -1))
-        new_recalled = recalled[..., 2 * width :]
-        r_and_z, more, nr = (
-            part.unbind(0)
-            for part in (gates[..., : 2 * width], recalled[..., : 2 * width], new_recalled)
-        )
-        for t in range(steps):
+        for t, gate in enumerate(gates.unbind(0)):
             if weights.hidden_bias is None:
                 torch.mm(h[t], turned, out=total[t])
             else:
                 torch.addmm(weights.hidden_bias, h[t], turned, out=total[t])
-            r_and_z[t].add_(more[t]).sigmoid_()
-            torch.lerp(new[t].addcmul_(r[t], nr[t]).tanh_(), h[t], z[t], out=h[t + 1])
+            r, z, new = gate.chunk(3, 1)
+            gate[:, : 2 * width].add_(total[t][:, : 2 * width]).sigmoid_()
+            new.addcmul_(r, total[t][:, 2 * width :]).tanh_()
+            torch.lerp(new, h[t], z, out=h[t + 1])
         kept.append(by_record(states[:-1], inputs))
-        ctx.save_for_backward(gates, states, new_recalled)
+        ctx.save_for_backward(gates, states, recalled[..., 2 * width :])
         ctx.weights = weights
         return by_record(states[1:], inputs).clone()
 
@@ -160,7 +155,7 @@ class Gru(torch.autograd.Function):
     def backward(ctx: Any, d_outputs: Tensor) -> Any:
         weights, (gates, states, new_recalled) = ctx.weights, ctx.saved_tensors
         width = states.shape[-1]
-        r, z, new = gates.split(width, -1)
+        r, z, new = gates.chunk(3, -1)
         of_new = tanh_backward(1 - z, new)
         of_r = sigmoid_backward(of_new * new_recalled, r)
         of_z = sigmoid_backward(states[:-1] - new, z)

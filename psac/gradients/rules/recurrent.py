@@ -110,25 +110,30 @@ def steps(
     rec: Recorder, cell: Cell, inputs: Tensor, state: tuple[Tensor, ...], weights: Weights
 ) -> tuple[Tensor, tuple[Tensor, ...]]:
     """From inputs [t, b, i] and a first state: outputs, and the last state."""
-    shared = [t for t in weights if t is not None]
-    if all(are_records(inputs, *state)) and not any(are_records(*shared)):
-        same = all(t.dtype is inputs.dtype for t in (*state, *shared))
-        if same and rec.serves(inputs, *state, *shared) and not autocasts(inputs):
-            with torch._C.DisableTorchFunction(), physically():
-                outputs, *cells = at_once(rec, cell, inputs, state, weights)
-            return outputs, (outputs[-1], *cells)
+    with torch._C.DisableTorchFunction():
+        if serves(rec, inputs, state, weights):
+            with physically():
+                outputs, *last = at_once(rec, cell, inputs, state, weights)
+            return outputs, tuple(last)
     outputs = []
-    for gates in F.linear(inputs, weights.input, weights.input_bias).unbind(0):
-        hidden = F.linear(state[0], weights.hidden, weights.hidden_bias)
-        state = cell(gates, hidden, state)
-        if weights.projection is not None:
-            state = (F.linear(state[0], weights.projection), *state[1:])
-        outputs.append(state[0])
-    return torch.stack(outputs), state
+    with rec:
+        for gates in F.linear(inputs, weights.input, weights.input_bias).unbind(0):
+            hidden = F.linear(state[0], weights.hidden, weights.hidden_bias)
+            state = cell(gates, hidden, state)
+            if weights.projection is not None:
+                state = (F.linear(state[0], weights.projection), *state[1:])
+            outputs.append(state[0])
+        return torch.stack(outputs), state
 
 
-def autocasts(tensor: Tensor) -> bool:
-    return torch.is_autocast_enabled(tensor.device.type)
+def serves(rec: Recorder, inputs: Tensor, state: tuple[Tensor, ...], weights: Weights) -> bool:
+    shared = [t for t in weights if t is not None]
+    if not all(are_records(inputs, *state)) or any(are_records(*shared)):
+        return False
+    if any(t.dtype is not inputs.dtype for t in (*state, *shared)):
+        return False
+    autocasts = torch.is_autocast_enabled(inputs.device.type)
+    return not autocasts and rec.serves(inputs, *state, *shared)
 
 
 def at_once(
@@ -159,19 +164,20 @@ def at_once(
         zeros = values.new_zeros(()).expand(*values.shape[:-1], width)
         return rec.tap("recurrent", zeros, sources, uses, [values])
 
-    cut = Weights(*detached(*weights))
+    cut, cells = Weights(*detached(*weights)), []
     in_inputs, in_hidden = weights[0::2][:2], weights[1::2]
     if cell is lstm_gates:
         zeros = tapped(of_both, *weights[:4])
         last = weights.projection
         of_last = None if last is None else tapped(of_projection, last)
-        results = Lstm.apply(values, zeros, of_last, *first, cut, kept)
+        outputs, *cells = Lstm.apply(values, zeros, of_last, *first, cut, kept)
     elif cell is gru_gates:
         zeros = tapped(of_inputs, *in_inputs), tapped(of_hidden, *in_hidden)
-        results = (Gru.apply(values, *zeros, *first, cut, kept),)
+        outputs = Gru.apply(values, *zeros, *first, cut, kept)
     else:
         zeros = tapped(of_both, *weights[:4])
-        results = (Plain.apply(values, zeros, *first, cut, kept, cell is relu_gates),)
+        outputs = Plain.apply(values, zeros, *first, cut, kept, cell is relu_gates)
+    results = [outputs, outputs[:, -1], *cells]
     if not is_batch:
         results = [result.squeeze(-2) for result in results]
     return [rec.of_records(result) for result in results]
@@ -192,10 +198,9 @@ def one_cell(cell: Cell, states: int) -> Callable[..., Any]:
         if not any(are_records(input)):
             return NotImplemented
         state = tuple(rec.for_each(h, "recurrent") for h in (hx if states > 1 else [hx]))
-        with rec:
-            weights = Weights(w_ih, w_hh, b_ih, b_hh)
-            _, result = steps(rec, cell, input.unsqueeze(0), state, weights)
-            return result if states > 1 else result[0]
+        weights = Weights(w_ih, w_hh, b_ih, b_hh)
+        _, result = steps(rec, cell, input.unsqueeze(0), state, weights)
+        return result if states > 1 else result[0]
 
     return rule
 
