@@ -20,7 +20,8 @@ from .contributions import Budget, Contribution
 from .derived import fits, pulled_back
 from .graph import Edge, Graph, trace
 from .joined import joined
-from .joint import Joint
+from .joint import Formed, Joint
+from .shared import Unstructured
 from .weights import Weights
 
 
@@ -59,7 +60,11 @@ class Cluster:
         assert self.graph is not None
         assert self.edges is not None
         (edge,) = self.edges.values()
-        return pulled_back(self.graph, edge, part)
+        try:
+            return pulled_back(self.graph, edge, part)
+        except Unstructured:
+            joint = Joint(self.graph, self.parameters, {edge: [part]}, part.num_samples)
+            return {name: [Formed(joint, name)] for name in self.parameters}
 
 
 def clusters_of(sources: Mapping[int, Tensor], names: Mapping[int, str]) -> list[Cluster]:
@@ -79,8 +84,9 @@ def clusters_of(sources: Mapping[int, Tensor], names: Mapping[int, str]) -> list
     edges = dict(zip(derived, graph.roots, strict=True))
     passing, together = [], []
     reached = {key: below[edge[0]] for key, edge in edges.items()}
+    is_real = not any(graph.nodes[k].variable.is_complex() for k in graph.parameters)
     for key, edge in edges.items():
-        if reached[key] and derived[key].is_floating_point() and fits(graph, edge):
+        if reached[key] and is_real and fits(graph, edge):
             parameters = tuple(sorted(reached[key]))
             passing.append(Cluster(parameters, (key,), graph, {key: edge}, passes_on=True))
         elif reached[key]:

@@ -26,11 +26,11 @@ from torch import Tensor
 
 from .contributions import Contribution, Dense, Outer
 from .graph import ACCUMULATE, Edge, Graph, Node
-from .joined import Sum
+from .joined import Sum, joined
 from .lookup import Lookup
 from .precision import wide
 from .ragged import Ragged
-from .shared import Scaled, Spread, inner
+from .shared import Scaled, Spread, Unstructured, inner
 from .single import Single
 
 SAME = frozenset({"ToCopyBackward0", "AliasBackward0", "CloneBackward0"})
@@ -47,31 +47,30 @@ POINTWISE = frozenset(
         *("SqrtBackward0", "TanBackward0", "TanhBackward0", "TrilBackward0", "TriuBackward0"),
     }
 )
+TRIED_AGAIN = 1 / 16
+_tried: set[tuple[str, tuple[int, ...]]] = set()  # functions and shapes
+_refused: set[str] = set()
 Found = list[tuple[Edge, Contribution]]  # what children get
 
 
-class Unstructured(Exception):
-    """Internal: an operation that gradients have to be formed for."""
-
-
 def fits(graph: Graph, edge: Edge) -> bool:
-    """Whether matrices that are computed like this can be pulled back; numbers always can."""
-    shape = graph.shape(edge)
-    if math.prod(shape) == 1:
-        return True
-    number = edge[0]
-    if number in graph.parameters:
-        return True
-    if graph.names[number] == ACCUMULATE:
-        return True  # of nobody's
-    if len(shape) != 2 or not known(graph, number):
-        return False
-    return all(fits(graph, child) for child in graph.children[number] if child[0] >= 0)
+    """Whether what is computed like this can be pulled back."""
+    stack, seen = [edge], set()
+    while stack:
+        place = stack.pop()
+        number, shape = place[0], graph.shape(place)
+        if number in seen or graph.names[number] == ACCUMULATE or math.prod(shape) == 1:
+            continue
+        seen.add(number)
+        if len(shape) > 2 or not known(graph, number):
+            return False
+        stack += [child for child in graph.children[number] if child[0] >= 0]
+    return True
 
 
 def known(graph: Graph, number: int) -> bool:
     name, live = graph.names[number], [c for c in graph.children[number] if c[0] >= 0]
-    if name in POINTWISE or is_own(name):
+    if name in POINTWISE or (is_own(name) and name not in _refused):
         return len(live) == 1 and graph.shape((number, 0)) == graph.shape(live[0])
     return name in SAME or name in TURNED or name in RULES
 
@@ -84,9 +83,10 @@ def is_own(name: str) -> bool:
 def pulled_back(graph: Graph, edge: Edge, part: Contribution) -> dict[str, list[Contribution]]:
     """By parameter."""
     gained: dict[str, list[Contribution]] = {}
-    stack: Found = [(edge, part)]
-    while stack:
-        place, part = stack.pop()
+    pending: dict[Edge, list[Contribution]] = {edge: [part]}
+    while pending:
+        place = max(pending)  # whose gradient is complete: children have smaller numbers
+        part = joined(pending.pop(place))
         if place[0] in graph.parameters:
             gained.setdefault(graph.parameters[place[0]], []).append(part)
         elif graph.names[place[0]] == ACCUMULATE:
@@ -95,7 +95,8 @@ def pulled_back(graph: Graph, edge: Edge, part: Contribution) -> dict[str, list[
             for name, one in below_a_number(graph, place, part).items():
                 gained.setdefault(name, []).append(one)
         else:
-            stack += children_of(graph, place, part)
+            for child, gain in children_of(graph, place, part):
+                pending.setdefault(child, []).append(gain)
     return gained
 
 
@@ -152,15 +153,21 @@ def children_of(graph: Graph, edge: Edge, part: Contribution) -> Found:
 def refuse_unless_pointwise(graph: Graph, edge: Edge, child: Edge, factor: Tensor) -> None:
     """A gradient of random numbers, of a random size, tells a pointwise and linear backward.
 
-    Of a function that passes though it is none, norms and sums come from `factor` all the same.
+    It is tried at first and now and then.  Of a function that passes though it is none, norms and
+    sums come from `factor` all the same.
     """
+    key = graph.names[edge[0]], tuple(factor.shape)
+    if key in _tried and random.random() > TRIED_AGAIN:
+        return
     stride, size = random.uniform(0.1, 0.9), 10.0 ** random.randint(-4, 4)
     numbers = torch.arange(factor.numel(), dtype=torch.float64, device=factor.device)
     value = numbers.mul_(stride).frac_().add_(0.5).mul_(size).to(factor.dtype).view(factor.shape)
     (found,) = backward(graph, edge, [child], value)
     value *= factor
     if found is None or not (torch.equal(found, value) or torch.allclose(found, value, atol=0)):
+        _refused.add(key[0])
         raise Unstructured
+    _tried.add(key)
 
 
 def turned(part: Contribution) -> Contribution:
@@ -214,6 +221,16 @@ def product(like: Outer | Single, left: Tensor, right: Tensor) -> Outer | Single
     return made
 
 
+def again(part: Contribution) -> Contribution:
+    """The same for another parameter: sums may write to the gradients that they alone hold."""
+    if isinstance(part, Scaled):
+        return Scaled(product(part.part, part.part.left, part.part.right), part.factor)
+    if isinstance(part, (Outer, Ragged, Single)):
+        part = plain(part)
+        return product(part, part.left, part.right)
+    return part
+
+
 def gained(
     part: Contribution, factor: Tensor | None, shape: tuple[int, ...] | None
 ) -> Contribution | None:
@@ -221,9 +238,9 @@ def gained(
     if shape is None:
         return None
     whole = part_shape(part)
-    factor = torch.ones((), dtype=torch.float32) if factor is None else wide(factor)
     if shape == whole:
-        return times(part, factor)
+        return again(part) if factor is None else times(part, wide(factor))
+    factor = torch.ones(()) if factor is None else wide(factor)
     full = (*[1] * (len(whole) - len(shape)), *shape)
     if any(few not in (1, many) for few, many in zip(full, whole, strict=True)):
         raise Unstructured
@@ -278,9 +295,9 @@ def of_mm(node: Node, part: Contribution, shapes: Shapes) -> Gains:
     part = plain(part)
     gains: list[Contribution | None] = [None, None]
     if shapes[0] is not None:
-        gains[0] = product(part, part.left, part.right @ wide(node._saved_mat2).t())
+        gains[0] = product(part, part.left, wide(part.right) @ wide(node._saved_mat2).t())
     if shapes[1] is not None:
-        gains[1] = product(part, part.left @ wide(node._saved_self), part.right)
+        gains[1] = product(part, wide(part.left) @ wide(node._saved_self), part.right)
     return gains
 
 

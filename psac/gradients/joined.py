@@ -108,7 +108,19 @@ def side_by_side(parts: Sequence[Contribution]) -> Sequence[Contribution]:
         index = torch.cat([part.index for part in parts], dim=1)  # type: ignore[attr-defined]
         values = torch.cat([part.rows for part in parts], dim=1)  # type: ignore[attr-defined]
         return [Lookup(index, values, first.num_rows)]  # type: ignore[attr-defined]
+    if isinstance(first, Scaled):
+        return added_factors([part for part in parts if isinstance(part, Scaled)])
     return parts
+
+
+def added_factors(parts: Sequence[Scaled]) -> Sequence[Contribution]:
+    """Of the same product, factors add up."""
+    known: dict[tuple[int, int], Scaled] = {}
+    for part in parts:
+        key = id(part.part.left), id(part.part.right)
+        before = known.get(key)
+        known[key] = Scaled(part.part, before.factor + part.factor) if before else part
+    return list(known.values())
 
 
 def as_outer(part: Contribution) -> Outer:

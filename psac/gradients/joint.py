@@ -112,11 +112,11 @@ class Joint:
         shapes = [self.graph.shape((leaf, 0)) for leaf in self.leaves.values()]
         size = 4 * self.num_samples * sum(map(math.prod, shapes))
         if self.derived and budget.allows(size, sum(nbytes_of(p) for p in self.parts.values())):
-            rows = [self.rows(s) for s in self._slices()]
+            rows = [self.rows(s) for s in self.slices()]
             self.kept = {name: Dense(torch.cat([r[name] for r in rows])) for name in rows[0]}
             self.parts = {}
         norms = []
-        for s in self._slices():
+        for s in self.slices():
             rows = self.rows(s).values()
             norms.append(torch.stack([square_sum(value) for value in rows]).sum(0))
         return torch.cat(norms)
@@ -140,14 +140,14 @@ class Joint:
         """Whether parameters are behind a computation, not only behind slices and casts."""
         return any(way == "general" for way in self.ways.values())
 
-    def _slices(self) -> list[slice]:
+    def slices(self) -> list[slice]:
         return slices(self.num_samples, self.bytes_per_sample())
 
     def bytes_per_sample(self) -> int:
         edges = [(leaf, 0) for leaf in self.leaves.values()] + list(self.parts)
         return 8 * sum(math.prod(self.graph.shape(edge)) for edge in edges)
 
-    def rows(self, samples: slice) -> dict[str, Tensor]:
+    def rows(self, samples: slice | Tensor) -> dict[str, Tensor]:
         """Per-sample gradients of the cluster's parameters."""
         if self.kept:
             return {name: part.dense(samples) for name, part in self.kept.items()}
@@ -165,16 +165,16 @@ class Joint:
         if self.kept:
             return {name: part.weighted_sum(weights) for name, part in self.kept.items()}
         if self.derived:
-            return self._sums_of_rows(weights)
+            return self.sums_of_rows(weights)
         return self._pull({edge: part.weighted_sum(weights) for edge, part in self.parts.items()})
 
-    def _sums_of_rows(self, weights: Weights) -> dict[str, Tensor]:
+    def sums_of_rows(self, weights: Weights) -> dict[str, Tensor]:
         """From the same rows as their norms.
 
         To pull a sum back instead would round once more, by as much as the computation cancels.
         """
         total: dict[str, Tensor] = {}
-        for s in self._slices():
+        for s in self.slices():
             part = Weights(weights.values[s])
             for name, value in self.rows(s).items():
                 added = Dense(value).weighted_sum(part)
@@ -257,6 +257,31 @@ class Joint:
     def zero_samples(self, samples: Tensor) -> None:
         for part in (*self.parts.values(), *self.kept.values()):
             part.zero_samples(samples)
+
+
+class Formed:
+    """What one parameter gets of a joint that cannot be taken apart, formed in slices."""
+
+    method = "pulled back"
+
+    def __init__(self, joint: Joint, name: str):
+        self.joint, self.name, self.num_samples = joint, name, joint.num_samples
+
+    def norms_squared(self, budget: Budget) -> Tensor:
+        return torch.cat([square_sum(self.dense(s)) for s in self.joint.slices()])
+
+    def weighted_sum(self, weights: Weights) -> Tensor:
+        return self.joint.sums_of_rows(weights)[self.name]
+
+    def dense(self, samples: slice | Tensor = slice(None)) -> Tensor:
+        return self.joint.rows(samples)[self.name]
+
+    def mass(self) -> Tensor:
+        """What is added is what was measured."""
+        return self.norms_squared(Budget(0))
+
+    def zero_samples(self, samples: Tensor) -> None:
+        self.joint.zero_samples(samples)
 
 
 def pull_back(

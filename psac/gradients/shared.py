@@ -25,6 +25,11 @@ from .weights import Weights
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+
+class Unstructured(Exception):
+    """Internal: an operation that gradients have to be formed for."""
+
+
 # Squares of entries that a factor leaves of a record, of what they would be without: below, what
 # underflows in float32 may count.
 TINY = 1e-20
@@ -175,5 +180,5 @@ def inner_of_product(part: Single | Outer, shared_lr: Tensor, shape: tuple[int, 
     elif math.prod(shape) == 1:
         values = torch.linalg.vecdot(left @ shared_lr, right).unsqueeze(1)
     else:
-        raise NotImplementedError(shape)
+        raise Unstructured
     return values.view(n, -1, values.shape[-1]).sum(1).view(n, *shape)
