@@ -34,6 +34,7 @@ from .shared import Scaled, Spread, Unstructured, inner
 from .single import Single
 
 SAME = frozenset({"ToCopyBackward0", "AliasBackward0", "CloneBackward0"})
+VIEWS = frozenset({"ViewBackward0", "UnsafeViewBackward0", "ReshapeAliasBackward0"})  # same shape
 TURNED = frozenset({"TBackward0", "TransposeBackward0"})
 # Each entry of the result depends on the same entry of one tensor, and on what has no gradient.
 POINTWISE = frozenset(
@@ -70,7 +71,7 @@ def fits(graph: Graph, edge: Edge) -> bool:
 
 def known(graph: Graph, number: int) -> bool:
     name, live = graph.names[number], [c for c in graph.children[number] if c[0] >= 0]
-    if name in POINTWISE or (is_own(name) and name not in _refused):
+    if name in POINTWISE or name in VIEWS or (is_own(name) and name not in _refused):
         return len(live) == 1 and graph.shape((number, 0)) == graph.shape(live[0])
     return name in SAME or name in TURNED or name in RULES
 
@@ -133,7 +134,7 @@ def children_of(graph: Graph, edge: Edge, part: Contribution) -> Found:
     name, children = graph.names[number], graph.children[number]
     if isinstance(part, Sum):
         return [gain for one in part.parts for gain in children_of(graph, edge, one)]
-    if name in SAME:
+    if name in SAME or name in VIEWS:
         return [(children[0], part)]
     if name in TURNED:
         return [(children[0], turned(part))]

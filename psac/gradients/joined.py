@@ -80,7 +80,8 @@ def joined(parts: Sequence[Contribution]) -> Contribution:
         return parts[0]
     alike: dict[object, list[Contribution]] = defaultdict(list)
     for part in parts:
-        alike[kind(part)].append(part)
+        for one in part.parts if isinstance(part, Sum) else (part,):
+            alike[kind(one)].append(one)
     merged = [one for group in alike.values() for one in side_by_side(group)]
     merged.sort(key=lambda part: isinstance(part, Spread))
     return merged[0] if len(merged) == 1 else Sum(merged)
