@@ -105,7 +105,7 @@ class Lstm(torch.autograd.Function):
         of_cell = torch.stack(of_gates[:3], 2).unbind(0)
         of_output, through = of_gates[3].unbind(0), tanh_backward(o, squashed).unbind(0)
         arriving, found = by_step(d_outputs), room_like(gates, d_outputs)
-        d_c, d_h = d_cell.flatten(0, 1), 0
+        d_c, d_h = d_cell.flatten(0, 1), d_cell.new_zeros(())
         if weights.projection is not None:
             arriving = arriving.clone()  # gradients are added to it
         d_gates, passing, forgotten = found.unbind(0), arriving.unbind(0), f.unbind(0)
@@ -162,7 +162,11 @@ class Gru(torch.autograd.Function):
         of_hidden = torch.stack([of_r, of_z, of_new * r], 2).unbind(0)
         found, from_inputs = room_like(gates, d_outputs), room_like(gates, d_outputs)
         d_gates, passing = found.unbind(0), by_step(d_outputs).unbind(0)
-        d_by_gate, kept, d_h = found.unflatten(-1, (3, width)).unbind(0), z.unbind(0), 0
+        d_by_gate, kept, d_h = (
+            found.unflatten(-1, (3, width)).unbind(0),
+            z.unbind(0),
+            z.new_zeros(()),
+        )
         for_new = from_inputs[..., 2 * width :].unbind(0)
         news = of_new.unbind(0)
         for t in reversed(range(len(gates))):
@@ -205,7 +209,7 @@ class Plain(torch.autograd.Function):
             shares = (outputs <= 0).logical_not().to(outputs.dtype)
         else:
             shares = 1 - outputs.square()
-        found, d_h = room_like(outputs, d_outputs), 0
+        found, d_h = room_like(outputs, d_outputs), outputs.new_zeros(())
         d_gates, passing, of_gates = found.unbind(0), by_step(d_outputs).unbind(0), shares.unbind(0)
         for t in reversed(range(len(outputs))):
             d_h = torch.mul(passing[t] + d_h, of_gates[t], out=d_gates[t]) @ weights.hidden

@@ -101,7 +101,7 @@ def one_layer(
 ) -> tuple[Tensor, tuple[Tensor, ...]]:
     projection = given[-1] if len(given) % 2 else None
     biases = given[2:4] if has_biases else (None, None)
-    weights = Weights(*given[:2], *biases, projection)
+    weights = Weights(given[0], given[1], biases[0], biases[1], projection)
     outputs, end = steps(rec, cell, inputs.flip(0) if backwards else inputs, state, weights)
     return outputs.flip(0) if backwards else outputs, end
 
@@ -157,6 +157,7 @@ def at_once(
         yield from of_hidden(grad)
 
     def of_projection(grad: Tensor) -> Uses:
+        assert weights.projection is not None
         return of_product(kept[1], grad, n, weights.projection, None, turned=True)
 
     def tapped(uses: Callable[[Tensor], Uses], *sources: Tensor | None) -> Tensor:
