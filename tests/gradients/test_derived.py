@@ -9,6 +9,8 @@ from torch.nn.utils.parametrizations import orthogonal, weight_norm
 
 import psac
 from psac.gradients import ClippedSum, Evaluator, derived, joint
+from psac.gradients.single import Single
+from psac.gradients.weights import Weights
 from tests import oracles
 from tests.gradients.cases import CASES
 
@@ -94,3 +96,13 @@ def test_an_orthogonal_weight_and_what_it_is_made_of_are_one_group():
     model = orthogonal(nn.Linear(4, 4))
     rules = {"*original": psac.PSAC(), "*": psac.PSAC()}
     psac.weighted_gradient(model, lambda m, x: m(x).square().sum(), torch.randn(5, 4), rules)
+
+
+def test_two_parameters_of_one_weight_do_not_share_what_sums_write_to():
+    """A sum scales gradients where they lie, if nobody else holds them."""
+    left, right, weights = torch.randn(5, 4), torch.randn(5, 3), torch.rand(5)
+    expected = (left * weights.unsqueeze(1)).t() @ right
+    part = Single(left.clone(), right.clone())
+    for one in (derived.again(part), part):
+        sums = one.weighted_sum(Weights(weights, of_all=True))
+        torch.testing.assert_close(sums, expected)

@@ -130,6 +130,7 @@ for _end, _shape in ENDS.items():
         w=(4, 3),
         v=(4, 3),
     )
+raw("sum_of_two_weights", lambda m, x: x @ (m.w + m.v), VECTOR, w=(4, 3), v=(4, 3))
 raw("scaled_table", lambda m, x: (m.w * m.s)[x.abs().long()].tanh(), VECTOR, w=(9, 3), s=(3,))
 raw("masked_table", lambda m, x: m.w.tril()[x.abs().long()].tanh(), POSITIONS, w=(9, 3))
 raw("positive_scale", lambda m, x: x * nn.functional.softplus(m.s) @ m.w, VECTOR, s=(4,), w=(4, 2))
