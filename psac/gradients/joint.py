@@ -20,7 +20,7 @@ from torch.autograd.graph import GradientEdge
 from .contributions import Budget, Contribution, Dense, Outer, square_sum
 from .graph import ACCUMULATE, Edge, Graph
 from .joined import joined
-from .memory import slices
+from .memory import TEMPORARY_BYTES, slices
 from .precision import HALF, pieces, wide
 from .ragged import Ragged
 from .single import Single
@@ -51,6 +51,8 @@ ISOMETRIES = frozenset(
         "NarrowBackward0",
     }
 )
+# Rows that are kept whatever the budget: slices of them take as much, and autograd formed them.
+KEPT_BYTES = TEMPORARY_BYTES
 TRANSPOSES = frozenset({"TBackward0", "TransposeBackward0"})
 WHOLE = TRANSPOSES | {"ToCopyBackward0", "AliasBackward0", "CloneBackward0"}
 
@@ -111,7 +113,8 @@ class Joint:
         self.method = "pulled back"
         shapes = [self.graph.shape((leaf, 0)) for leaf in self.leaves.values()]
         size = 4 * self.num_samples * sum(map(math.prod, shapes))
-        if self.derived and budget.allows(size, sum(nbytes_of(p) for p in self.parts.values())):
+        replaced = sum(nbytes_of(part) for part in self.parts.values())
+        if self.derived and (size <= KEPT_BYTES or budget.allows(size, replaced)):
             rows = [self.rows(s) for s in self.slices()]
             self.kept = {name: Dense(torch.cat([r[name] for r in rows])) for name in rows[0]}
             self.parts = {}
