@@ -320,7 +320,7 @@ MUTATIONS = (
         "the uses of a tied weight are measured one by one",
         (
             (
-                "gradients/cluster.py",
+                "gradients/joined.py",
                 "squares = alone + 2 * torch.stack([value for value, _ in crossed]).sum(0)",
                 "squares = alone",
             ),
@@ -333,7 +333,7 @@ MUTATIONS = (
         "slices that overlap are measured one by one",
         (
             (
-                "gradients/cluster.py",
+                "gradients/joint.py",
                 "return all(bool((grad <= 1).all()) for grad in covered.values())",
                 "return True",
             ),

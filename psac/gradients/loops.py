@@ -465,7 +465,7 @@ def _agree(found: Loops) -> bool:
     scaled = right[:, 0].contiguous()
     sum_of_scaled = found.scaling(scaled, mean[:, 0])
     index = torch.tensor([[0, 2, 0, -1, 1, 4, 2, 2, 3]]).expand(3, 9)
-    added = torch.zeros(3, 5, 37).index_add_(1, index[0, :3], right[:, :3])
+    added = right.new_zeros(3, 5, 37).index_add_(1, index[0, :3], right[:, :3])
     added.index_add_(1, index[0, 4:], right[:, 4:])
     of_layer_norm = list(zip(*found.layer_norm(right, right, mean, rstd), strict=True))
     expected = {

@@ -15,6 +15,7 @@ from torch import Tensor
 from .cluster import Alone, Cluster, Joint
 from .contributions import Budget, Contribution, Dense, square_sum
 from .groups import Groups
+from .joined import joined
 from .precision import in_double, without_autocast
 from .weights import Weights
 
@@ -42,8 +43,17 @@ class Measured:
         self.methods: dict[str, str] = {}
         self._clusters = clusters
         self._of_source = {key: k for k, cluster in enumerate(clusters) for key in cluster.sources}
-        self._waiting = [sum(uses[key] for key in cluster.sources) for cluster in clusters]
+        self._waiting = [sum(uses.get(s, 0) for s in cluster.sources) for cluster in clusters]
+        # where parameters are measured, and how often something is passed on to them
+        self._of_parameter: dict[str, int] = {}
+        if any(cluster.passes_on for cluster in clusters):
+            for k, cluster in enumerate(clusters):
+                self._of_parameter |= dict.fromkeys(cluster.parameters, k)
+            for cluster in clusters:
+                for name in cluster.parameters if cluster.passes_on else ():
+                    self._waiting[self._of_parameter[name]] += 1
         self._parts: dict[int, list[Contribution]] = defaultdict(list)
+        self._passed: dict[str, list[Contribution]] = defaultdict(list)
 
     @without_autocast
     def arrive(self, uses: Iterable[tuple[Tensor, Contribution]]) -> None:
@@ -64,9 +74,25 @@ class Measured:
 
     def _measure(self, cluster: Cluster) -> None:
         parts = {key: self._parts.pop(key) for key in cluster.sources if key in self._parts}
-        if parts:
-            joint = cluster.measured(parts, self.num_samples)
+        if cluster.passes_on:
+            self._pass_on(cluster, parts)
+            return
+        passed = {
+            name: self._passed.pop(name) for name in cluster.parameters if name in self._passed
+        }
+        if parts or passed:
+            joint = cluster.measured(parts, passed, self.num_samples)
             self._add(cluster.parameters, joint)
+
+    def _pass_on(self, cluster: Cluster, parts: Mapping[int, list[Contribution]]) -> None:
+        for uses in parts.values():
+            for name, gained in cluster.passed_on(joined(uses)).items():
+                self._passed[name] += gained
+        for name in cluster.parameters:
+            place = self._of_parameter[name]
+            self._waiting[place] -= 1
+            if not self._waiting[place]:
+                self._measure(self._clusters[place])
 
     def _add(self, names: tuple[str, ...], joint: Alone | Joint) -> None:
         self.squares.append((names, joint.norms_squared(self.budget)))
@@ -87,7 +113,7 @@ class Measured:
         for cluster in self._clusters:
             for name in cluster.parameters:
                 for key in cluster.sources:
-                    found[name] |= dict.fromkeys(served[key])
+                    found[name] |= dict.fromkeys(served.get(key, ()))
         return {name: tuple(rules) for name, rules in found.items()}
 
     @classmethod

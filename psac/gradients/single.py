@@ -27,14 +27,17 @@ class Single:
         self.bias: Bias | None = None
 
     @property
+    def shape(self) -> tuple[int, int]:
+        return self.left.shape[1], self.right.shape[1]
+
+    @property
     def nbytes(self) -> int:
         return self.left.nbytes + self.right.nbytes
 
     def as_outer(self) -> Outer:
         """The same, as a sum over one position."""
         left, right = (side.unflatten(0, (-1, 1, 1)) for side in (self.left, self.right))
-        shape = (self.left.shape[1], self.right.shape[1])
-        return Outer(left, right, shape, inputs_are_left=not self.grads_are_left)
+        return Outer(left, right, self.shape, inputs_are_left=not self.grads_are_left)
 
     def transposed(self) -> Single:
         """The same contribution to the transposed matrix."""

@@ -208,10 +208,17 @@ def test_groups_that_leave_a_parameter_out_or_fit_none_are_refused():
 
 
 def test_parameters_that_are_measured_together_must_be_in_one_group():
-    model = nn.utils.parametrizations.weight_norm(nn.Linear(4, 3))
-    rules = {"*original0": psac.PSAC(), "*": psac.PSAC()}
+    class Two(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = (nn.Parameter(torch.randn(4, 4)) for _ in range(2))
+
+        def forward(self, x):
+            return x @ torch.linalg.solve(self.a, self.b)
+
+    rules = {"a": psac.PSAC(), "*": psac.PSAC()}
     with pytest.raises(psac.PrivacyError, match="Clip them by one rule"):
-        psac.weighted_gradient(model, squares, torch.randn(5, 4), rules)
+        psac.weighted_gradient(Two(), squares, torch.randn(5, 4), rules)
 
 
 @pytest.mark.filterwarnings("ignore::psac.SlowPathWarning")

@@ -24,7 +24,8 @@ SOME = (
     "same_convolution_called_twice", "layer_norm", "group_norm_2d", "instance_norm_1d",
     "batch_norm_2d_fixed", "rms_norm", "prelu", "class_token_by_expand", "rows_by_index",
     "embedding_of_shared_indices", "mha_no_weights", "encoder_layer", "lstm", "gru_cell",
-    "complex_filter", "regulariser",
+    "complex_filter", "regulariser", "quantized_weight", "sign_of_weight_at_positions",
+    "low_rank_weight", "mirrored_weight", "penalty_times_record", "spectral_norm",
     "experts_that_pick_tokens",  # the last: one record at a time
 )  # fmt: skip
 INNER = ("embedding_bag_mean", "tied_embedding_and_head", "embedding_padding_idx")

@@ -92,39 +92,58 @@ def embedding_bag(
             return NotImplemented if offsets is not None else largest(input, weight, padding_idx)
     if not rec.serves(input, weight, offsets, per_sample_weights):
         return NotImplemented
-    if offsets is None:
-        offsets = torch.arange(0, input.numel(), input.shape[1], device=input.device)
-    others = [offsets] if per_sample_weights is None else [offsets, per_sample_weights]
+    others = [t for t in (offsets, per_sample_weights) if t is not None]
     others = [rec.for_each(tensor, "embedding_bag") for tensor in others]
     with physically():
-        n, index_np = rec.num_samples, rec.physical(input).flatten(1)
-        starts_nb, *factors = (rec.physical(tensor).flatten(1) for tensor in others)
-        step = index_np.shape[1] * torch.arange(n, device=index_np.device)
-        y = F.embedding_bag(
-            index_np.flatten(), detached(weight)[0], (starts_nb + step.unsqueeze(1)).flatten(),
-            mode=mode, per_sample_weights=factors[0].flatten() if factors else None,
-            padding_idx=padding_idx,
-        )  # fmt: skip
+        n, index = rec.num_samples, rec.physical(input)
+        index_np = index.flatten(1)
+        values = [rec.physical(tensor).flatten(1) for tensor in others]
+        starts_nb = values.pop(0) if offsets is not None else None
+        factors_np, padding = values, None if padding_idx is None else padding_idx % len(weight)
+        if starts_nb is None:  # all bags of one length
+            bags, bag_np, given = index.flatten(0, 1), None, {}
+        else:
+            bags, places = index_np.flatten(), torch.arange(index_np.shape[1], device=index.device)
+            bag_np = (places.unsqueeze(1) >= starts_nb.unsqueeze(1)).sum(2) - 1
+            step = index_np.shape[1] * torch.arange(n, device=index.device)
+            given = {"offsets": (starts_nb + step.unsqueeze(1)).flatten()}
+        if factors_np:
+            given["per_sample_weights"] = factors_np[0].reshape(bags.shape)
+        (table,) = detached(weight)
+        y = F.embedding_bag(bags, table, mode=mode, padding_idx=padding_idx, **given)
+        y = shaped(y, (n, len(y) // max(n, 1), y.shape[-1]))
 
         def uses(grad_nbr: Tensor) -> Uses:
-            places = torch.arange(index_np.shape[1], device=index_np.device)
-            bag_np = (places.unsqueeze(1) >= starts_nb.unsqueeze(1)).sum(2) - 1
-            rows = grad_nbr.gather(1, bag_np.unsqueeze(-1).expand(-1, -1, grad_nbr.shape[-1]))
-            index = index_np
-            if padding_idx is not None:
-                padding = padding_idx % len(weight)
-                index = index_np.masked_fill(index_np == padding, -1)
-            if mode == "mean":
-                counted = (index >= 0).to(grad_nbr.dtype)
-                lengths = torch.zeros_like(grad_nbr[..., 0]).scatter_add_(1, bag_np, counted)
-                rows = rows / lengths.clamp(min=1).gather(1, bag_np).unsqueeze(-1)
-            for factor in factors:
+            if bag_np is None:
+                rows = grad_nbr.repeat_interleave(bags.shape[1], 1)
+            else:
+                rows = grad_nbr.gather(1, bag_np.unsqueeze(-1).expand(-1, -1, grad_nbr.shape[-1]))
+            chosen = index_np
+            if padding is not None:
+                chosen = index_np.masked_fill(index_np == padding, -1)
+            if mode == "mean" and bag_np is None and padding is None:
+                rows = rows / bags.shape[1]
+            elif mode == "mean":
+                rows = rows / lengths(chosen, bag_np, y).unsqueeze(-1)
+            for factor in factors_np:
                 rows = rows * factor.detach().unsqueeze(-1)
-            yield weight, Lookup(index, rows, len(weight))
+            yield weight, Lookup(chosen, rows, len(weight))
 
-        y = shaped(y, (*starts_nb.shape, y.shape[-1]))
-        saved = [index_np, starts_nb, *factors]
+        saved = [index_np, *([] if starts_nb is None else [starts_nb]), *factors_np]
         return rec.of_records(rec.tap("embedding_bag", y, [weight], uses, saved))
+
+
+def lengths(index_np: Tensor, bag_np: Tensor | None, bags_nbr: Tensor) -> Tensor:
+    """[n, p]: how many entries the bag of each has, those at -1 left out."""
+    counted = (index_np >= 0).to(bags_nbr.dtype)
+    if bag_np is None:
+        each = index_np.shape[1] // bags_nbr.shape[1]
+        found = counted.unflatten(1, (-1, each)).sum(2).repeat_interleave(each, 1)
+    else:
+        found = (
+            torch.zeros_like(bags_nbr[..., 0]).scatter_add_(1, bag_np, counted).gather(1, bag_np)
+        )
+    return found.clamp(min=1)
 
 
 def largest(input: Tensor, weight: Tensor, padding_idx: int | None) -> Tensor:

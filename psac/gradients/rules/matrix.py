@@ -108,14 +108,21 @@ def times(
         if weight.dim() == 3:
             yield weight, groups_by_groups(x, grad, n)
             return
-        product = rows_by_rows(x, grad, n)
-        part = product.with_bias() if bias is not None and bias.requires_grad else None
-        if weight.requires_grad:
-            yield weight, product.transposed() if turned else product
-        if bias is not None and part is not None:
-            yield bias, part
+        yield from of_product(x, grad, n, weight, bias, turned)
 
     return rec.tap(rule, y, [weight, bias], uses, [x])
+
+
+def of_product(
+    x: Tensor, grad: Tensor, n: int, weight: Tensor, bias: Tensor | None, turned: bool
+) -> Uses:
+    """What x W (+ b), or x W^T, adds to the gradients of W and b."""
+    product = rows_by_rows(x, grad, n)
+    part = product.with_bias() if bias is not None and bias.requires_grad else None
+    if weight.requires_grad:
+        yield weight, product.transposed() if turned else product
+    if bias is not None and part is not None:
+        yield bias, part
 
 
 def rows_by_rows(inputs: Tensor, grads: Tensor, n: int) -> Outer | Ragged | Single:

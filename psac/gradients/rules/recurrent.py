@@ -1,7 +1,7 @@
 """Recurrent networks: LSTM, GRU and plain ones, and their cells.
 
-They are written out in matrix products, which have a rule: the products with the inputs are taken
-for all steps at once, those with the hidden state step by step.
+A layer in one direction, or a cell, is one autograd function (recurrence.py).  Where that does not
+serve (autocast, transforms of the user's own), it is written out in matrix products, step by step.
 """
 
 from __future__ import annotations
@@ -13,10 +13,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .physical import are_records
+from .matrix import of_product
+from .physical import are_records, detached, physically
+from .recurrence import Gru, Lstm, Plain, Weights
 
 if TYPE_CHECKING:
-    from ..recorder import Recorder
+    from ..recorder import Recorder, Uses
 
 # (gates from the inputs, gates from the hidden state, state) -> state; its first is the output
 Cell = Callable[[Tensor, Tensor, tuple[Tensor, ...]], tuple[Tensor, ...]]
@@ -50,12 +52,13 @@ def layers(cell: Cell, states: int) -> Callable[..., Any]:
             return NotImplemented  # packed: batch sizes stand where the state is here
         state = [rec.for_each(h, "recurrent") for h in (hx if states > 1 else [hx])]
         with rec:
-            return run(cell, input, state, params, *settings)
+            return run(rec, cell, input, state, params, *settings)
 
     return rule
 
 
 def run(
+    rec: Recorder,
     cell: Cell,
     input: Tensor,
     hx: Any,
@@ -77,7 +80,7 @@ def run(
             k = layer * directions + direction
             state = tuple(h[k] for h in hx)
             weights = params[k * each : (k + 1) * each]
-            output, end = one_layer(cell, steps, state, weights, has_biases, direction == 1)
+            output, end = one_layer(rec, cell, steps, state, weights, has_biases, direction == 1)
             outputs.append(output)
             ends.append(end)
         steps = outputs[0] if directions == 1 else torch.cat(outputs, -1)
@@ -88,25 +91,97 @@ def run(
 
 
 def one_layer(
+    rec: Recorder,
     cell: Cell,
-    steps: Tensor,
+    inputs: Tensor,
     state: tuple[Tensor, ...],
-    weights: Any,
+    given: Any,
     has_biases: bool,
     backwards: bool,
 ) -> tuple[Tensor, tuple[Tensor, ...]]:
-    input_weight, hidden_weight, *rest = weights
-    input_bias, hidden_bias = rest[:2] if has_biases else (None, None)
-    projection = rest[-1] if len(rest) % 2 else None
-    gates = F.linear(steps, input_weight, input_bias).unbind(0)
+    projection = given[-1] if len(given) % 2 else None
+    biases = given[2:4] if has_biases else (None, None)
+    weights = Weights(given[0], given[1], biases[0], biases[1], projection)
+    outputs, end = steps(rec, cell, inputs.flip(0) if backwards else inputs, state, weights)
+    return outputs.flip(0) if backwards else outputs, end
+
+
+def steps(
+    rec: Recorder, cell: Cell, inputs: Tensor, state: tuple[Tensor, ...], weights: Weights
+) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """From inputs [t, b, i] and a first state: outputs, and the last state."""
+    with torch._C.DisableTorchFunction():
+        if serves(rec, inputs, state, weights):
+            with physically():
+                outputs, *last = at_once(rec, cell, inputs, state, weights)
+            return outputs, tuple(last)
     outputs = []
-    for inputs in reversed(gates) if backwards else gates:
-        hidden = F.linear(state[0], hidden_weight, hidden_bias)
-        state = cell(inputs, hidden, state)
-        if projection is not None:
-            state = (F.linear(state[0], projection), *state[1:])
-        outputs.append(state[0])
-    return torch.stack(outputs[::-1] if backwards else outputs), state
+    with rec:
+        for gates in F.linear(inputs, weights.input, weights.input_bias).unbind(0):
+            hidden = F.linear(state[0], weights.hidden, weights.hidden_bias)
+            state = cell(gates, hidden, state)
+            if weights.projection is not None:
+                state = (F.linear(state[0], weights.projection), *state[1:])
+            outputs.append(state[0])
+        return torch.stack(outputs), state
+
+
+def serves(rec: Recorder, inputs: Tensor, state: tuple[Tensor, ...], weights: Weights) -> bool:
+    shared = [t for t in weights if t is not None]
+    if not all(are_records(inputs, *state)) or any(are_records(*shared)):
+        return False
+    if any(t.dtype is not inputs.dtype for t in (*state, *shared)):
+        return False
+    autocasts = torch.is_autocast_enabled(inputs.device.type)
+    return not autocasts and rec.serves(inputs, *state, *shared)
+
+
+def at_once(
+    rec: Recorder, cell: Cell, inputs: Tensor, state: tuple[Tensor, ...], weights: Weights
+) -> list[Tensor]:
+    """Weights are cut off; what is added to the gates tells their gradients."""
+    n, values, first = rec.num_samples, rec.physical(inputs), [rec.physical(h) for h in state]
+    is_batch = inputs.dim() == 3
+    if not is_batch:
+        values, first = values.unsqueeze(2), [h.unsqueeze(1) for h in first]
+    kept: list[Tensor] = []
+
+    def of_inputs(grad: Tensor) -> Uses:
+        return of_product(values, grad, n, weights.input, weights.input_bias, turned=True)
+
+    def of_hidden(grad: Tensor) -> Uses:
+        return of_product(kept[0], grad, n, weights.hidden, weights.hidden_bias, turned=True)
+
+    def of_both(grad: Tensor) -> Uses:
+        yield from of_inputs(grad)
+        yield from of_hidden(grad)
+
+    def of_projection(grad: Tensor) -> Uses:
+        assert weights.projection is not None
+        return of_product(kept[1], grad, n, weights.projection, None, turned=True)
+
+    def tapped(uses: Callable[[Tensor], Uses], *sources: Tensor | None) -> Tensor:
+        width = next(len(source) for source in sources if source is not None)
+        zeros = values.new_zeros(()).expand(*values.shape[:-1], width)
+        return rec.tap("recurrent", zeros, sources, uses, [values])
+
+    cut, cells = Weights(*detached(*weights)), []
+    in_inputs, in_hidden = weights[0::2][:2], weights[1::2]
+    if cell is lstm_gates:
+        zeros = tapped(of_both, *weights[:4])
+        last = weights.projection
+        of_last = None if last is None else tapped(of_projection, last)
+        outputs, *cells = Lstm.apply(values, zeros, of_last, *first, cut, kept)
+    elif cell is gru_gates:
+        zeros = tapped(of_inputs, *in_inputs), tapped(of_hidden, *in_hidden)
+        outputs = Gru.apply(values, *zeros, *first, cut, kept)
+    else:
+        zeros = tapped(of_both, *weights[:4])
+        outputs = Plain.apply(values, zeros, *first, cut, kept, cell is relu_gates)
+    results = [outputs, outputs[:, -1], *cells]
+    if not is_batch:
+        results = [result.squeeze(-2) for result in results]
+    return [rec.of_records(result) for result in results]
 
 
 def one_cell(cell: Cell, states: int) -> Callable[..., Any]:
@@ -124,10 +199,9 @@ def one_cell(cell: Cell, states: int) -> Callable[..., Any]:
         if not any(are_records(input)):
             return NotImplemented
         state = tuple(rec.for_each(h, "recurrent") for h in (hx if states > 1 else [hx]))
-        with rec:
-            hidden = F.linear(state[0], w_hh, b_hh)
-            result = cell(F.linear(input, w_ih, b_ih), hidden, state)
-            return result if states > 1 else result[0]
+        weights = Weights(w_ih, w_hh, b_ih, b_hh)
+        _, result = steps(rec, cell, input.unsqueeze(0), state, weights)
+        return result if states > 1 else result[0]
 
     return rule
 

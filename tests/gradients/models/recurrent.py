@@ -49,6 +49,25 @@ for _name, _kind in KINDS.items():
         lambda k=_kind: k(4, 3, bias=False, batch_first=True),
         SHAPE,
     )
+    rows(
+        f"{_name}_of_several_sequences",
+        lambda k=_kind: k(4, 3, 2, bidirectional=True, batch_first=True),
+        SHAPE,
+        lambda m, x: flat(m(x.view(3, 2, 4))),
+    )
+    rows(
+        f"{_name}_used_twice",
+        lambda k=_kind: k(3, 3, batch_first=True),
+        (5, 6, 3),
+        lambda m, x: m(m(x)[0].sin())[0],
+    )
+for _name in ("rnn", "rnn_relu", "gru"):  # torch's own LSTM refuses it
+    rows(
+        f"{_name}_written_in_place",
+        lambda k=KINDS[_name]: k(4, 3, batch_first=True),
+        SHAPE,
+        lambda m, x: m(x)[0].mul_(2),
+    )
 
 
 class Stateful(nn.Module):
@@ -80,12 +99,26 @@ for _name, _kind in CELLS.items():
         (5, 4),
         lambda m, x: flat(m(x[0])),
     )
+    rows(f"{_name}_of_several_rows", lambda k=_kind: k(4, 3), SHAPE, lambda m, x: flat(m(x[0])))
 rows("lstm_last_state", lambda: nn.LSTM(4, 3, batch_first=True), SHAPE, lambda m, x: m(x)[1][0])
 rows(
     "lstm_projection",
     lambda: nn.LSTM(4, 5, 2, batch_first=True, proj_size=2, bidirectional=True),
     SHAPE,
     lambda m, x: flat(m(x)),
+)
+
+
+def gradient_of_the_inputs(m, x):
+    """A transform of torch.func around the layer."""
+    return torch.func.grad(lambda inputs: m(inputs)[0].square().sum())(x)
+
+
+rows(
+    "gru_inside_a_gradient",
+    lambda: nn.GRU(4, 3, batch_first=True),
+    SHAPE,
+    gradient_of_the_inputs,
 )
 
 
