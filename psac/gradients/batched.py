@@ -25,11 +25,12 @@ from .errors import NotIsolated, NotVectorized
 from .evaluate import Evaluation, LossFunction, OneByOne, refuse_constant
 from .libraries import refuse_seeding, without_branches
 from .measured import Measured
+from .outside import Outside
 from .precision import HALF, without_autocast
 from .recorder import Uses
 from .rows.owners import Codes, NotFinite, Owners
 from .rows.recorder import RowRecorder, Tap
-from .watch import Outside, Watch, storage_of
+from .watch import Watch, storage_of
 
 
 class Batched:

@@ -30,10 +30,11 @@ from .cluster import clusters_of
 from .errors import NotVectorized, PrivacyError
 from .libraries import refuse_seeding, without_branches, without_own_rules, without_seeding
 from .measured import Measured
+from .outside import Outside
 from .precision import without_autocast
 from .recorder import Recorder, tensors_in
 from .state import State
-from .watch import Outside, Watch, is_wrapped, refuse_remains, storage_of
+from .watch import Watch, is_wrapped, refuse_remains, storage_of
 
 TORCH: Any = torch._C
 LossFunction = Callable[..., Tensor]

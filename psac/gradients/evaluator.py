@@ -30,10 +30,11 @@ from .batched import Batched
 from .errors import NotVectorized, PrivacyError, PrivacyWarning, announce_alone, place_of
 from .evaluate import Evaluation, LossFunction, OneByOne, Vectorized
 from .isolation import Schedule
+from .outside import Outside
 from .selfcheck import distance, tolerance
 from .state import State
 from .training import survey, trainable
-from .watch import Outside, refuse_remains
+from .watch import refuse_remains
 
 CHANGED = "The loss function read something from outside that changed between two steps."
 
@@ -65,11 +66,11 @@ class Evaluator:
         refuse_modes()
         self.outside.known = survey(self.model, self.parameters)
         _functorch._set_vmap_fallback_warning_enabled(False)
-        numbers = self.outside.changed_numbers(loss)
+        changed = self.outside.changed(loss)
         evaluate = self._together if batched else self._evaluate
         evaluation = evaluate(loss, batch)
-        self.outside.remember_numbers(loss)
-        self._judge_reads(evaluation.way, numbers)
+        self.outside.remember(loss)
+        self._judge_changes(evaluation.way, changed)
         return evaluation
 
     def _evaluate(self, loss: LossFunction, batch: Any) -> Evaluation:
@@ -144,15 +145,14 @@ class Evaluator:
             self.model, self.vectorized.watch.remains(), {"model": self.model, "loss": loss}
         )
 
-    def _judge_reads(self, way: str, numbers: list[str]) -> None:
+    def _judge_changes(self, way: str, changed: list[str]) -> None:
         """Names what the function reads from outside, if that changes from step to step."""
         reads = {
             "vmap": self.vectorized.watch.read,
             "batched": self.batched.watch.read,
             "alone": self.one_by_one.read,
         }[way]
-        changed = [f"a tensor of shape {list(t.shape)}" for t in self.outside.changed(reads)]
-        changed += numbers
+        changed += [f"a tensor of shape {list(t.shape)}" for t in self.outside.changed_reads(reads)]
         if changed:
             self.on_warning(CHANGED)
         if changed and not self._told:

@@ -22,7 +22,7 @@ from psac.gradients.groups import TOGETHER
 from psac.gradients.isolation import Schedule, refuse_mixing
 from psac.gradients.rows.owners import Codes, Mixed, Owners
 from psac.gradients.training import trainable
-from psac.gradients.watch import Outside
+from psac.gradients.outside import Outside
 from tests import oracles
 
 Built = tuple[nn.Module, Callable[..., Tensor], Any]  # model, function of the batch, batch
