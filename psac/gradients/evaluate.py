@@ -28,11 +28,18 @@ from .chance import own_generators
 from .checksums import checksums
 from .cluster import clusters_of
 from .errors import NotVectorized, PrivacyError
-from .libraries import refuse_seeding, without_branches, without_own_rules, without_seeding
+from .libraries import (
+    OPERATORS,
+    refuse_operator_in_python,
+    refuse_seeding,
+    without_branches,
+    without_own_rules,
+    without_seeding,
+)
 from .measured import Measured
-from .outside import Outside
+from .outside import Outside, Snapshot
 from .precision import without_autocast
-from .recorder import Recorder, tensors_in
+from .recorder import Recorder, WithinFunction, tensors_in
 from .state import State
 from .watch import Watch, is_wrapped, refuse_remains, storage_of
 
@@ -77,6 +84,7 @@ class Vectorized:
         self.watch = Watch(outside)
         self.is_half = False  # whether the last call computed in half precision
         self.writes = False  # whether the last call has written to its arguments
+        self.with_loops = False  # whether torch may loop over records where it has no batching rule
 
     def evaluate(
         self,
@@ -119,7 +127,7 @@ class Vectorized:
 
         seed, versions = torch.initial_seed(), [leaf._version for leaf in inputs]
         functions: set[Any] = set()
-        with without_own_rules(functions):
+        with without_own_rules(functions, lambda: WithinFunction(self.watch), self.with_loops):
             with (
                 torch.enable_grad(),
                 disable_saved_tensors_hooks(NO_HOOKS),
@@ -237,6 +245,8 @@ class OneRecord(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
+        if isinstance(func, OPERATORS):
+            refuse_operator_in_python(func, is_alone=True)
         is_of_record = False
         for tensor in tensors_in((*args, *kwargs.values())):
             if id(tensor) in self._of_record:
@@ -274,6 +284,7 @@ class OneByOne:
         private = self.outside.storages | set(map(storage_of, trees.leaves(batch)))
         roots = {"model": self.model, "loss": loss}
         before, left = State(roots, private), None
+        glance = Snapshot(before.reach)
         if torch._C._len_torch_dispatch_stack():
             raise PrivacyError(
                 "a TorchDispatchMode is on: it sees one record after the other, and psac does not "
@@ -294,7 +305,8 @@ class OneByOne:
             losses.append(value)
             for name, grad in grads.items():
                 rows[name][k] = grad
-            difference = before.difference(State(roots, private))
+            is_same = k < n - 1 and before.has_environment() and glance.is_same()
+            difference = {} if is_same else before.difference(State(roots, private))
             before.empty_caches()
             if difference:
                 before.restore()

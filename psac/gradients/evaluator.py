@@ -30,6 +30,7 @@ from .batched import Batched
 from .errors import NotVectorized, PrivacyError, PrivacyWarning, announce_alone, place_of
 from .evaluate import Evaluation, LossFunction, OneByOne, Vectorized
 from .isolation import Schedule
+from .libraries import is_loop_over_records, refuse_overridden_operators
 from .outside import Outside
 from .selfcheck import distance, tolerance
 from .state import State
@@ -64,6 +65,7 @@ class Evaluator:
                 "not its result."
             )
         refuse_modes()
+        refuse_overridden_operators()
         self.outside.known = survey(self.model, self.parameters)
         _functorch._set_vmap_fallback_warning_enabled(False)
         changed = self.outside.changed(loss)
@@ -89,6 +91,13 @@ class Evaluator:
         except Exception as error:
             if "allocate memory" in str(error):
                 raise
+            if is_loop_over_records(error) and not self.vectorized.with_loops:
+                self.vectorized.with_loops = True
+                without_frames(error)
+                if before is not None:
+                    before.restore()
+                self._refuse_remains(loss)
+                return self._evaluate(loss, batch)
             return self._alone(key, loss, batch, error, before)
         self._refuse_remains(loss)
         return evaluation

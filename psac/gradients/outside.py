@@ -31,6 +31,7 @@ from .watch import storage_of
 
 MISSING: Any = object()
 CHANGING = (np.ndarray, bytearray, array.array, GeneratorType, Iterator, *GENERATORS)
+IMMUTABLE = (type(None), bool, int, float, str)
 SAMPLED = 2**16  # bytes
 LARGE = 2**20  # bytes
 
@@ -60,8 +61,10 @@ class Outside:
             before = self._snapshots.get(key)
             if before is None or before.is_same(root):
                 continue
-            now = self._snapshots[key] = self._taken(name, root)
-            found += before.difference(now)
+            found += before.take_plain()
+            if not before.is_same(root):
+                now = self._snapshots[key] = self._taken(name, root)
+                found += before.difference(now)
         if self._code is not None and code != self._code:
             found.append("another loss function")
         return found
@@ -71,12 +74,14 @@ class Outside:
         self._code = code = code_of(function)
         for key, name, root in ((None, "model", self.model), (code, "loss", function)):
             before = self._snapshots.get(key)
+            if before is not None and not before.is_same(root):
+                before.take_plain()
             if before is None or not before.is_same(root):
                 self._snapshots[key] = self._taken(name, root)
 
     def _taken(self, name: str, root: Any) -> Snapshot:
         skip = self.known if root is self.model else self.known | {id(self.model)}
-        return Snapshot(Reach({name: root}, named=True, skip=skip), root, self._place)
+        return Snapshot(Reach({name: root}, skip), root, self._place)
 
     def changed_reads(self, read: Iterable[weakref.ref[Tensor]]) -> list[Tensor]:
         """Of what the function read: tensors that are new, or were written, since the last step."""
@@ -120,23 +125,24 @@ def code_of(function: Any) -> Any:
 
 
 class Snapshot:
-    """Everything that a root reaches by name, at one time."""
+    """Everything that can be reached, at one time."""
 
-    def __init__(self, reach: Reach, root: Any, place: int) -> None:
-        self._root, self._place = root, place
+    def __init__(self, reach: Reach, root: Any = None, place: int | None = None) -> None:
+        self._root, self._place = root, secrets.randbits(30) if place is None else place
+        place = self._place
         self.leaves = {path: content_at(value, place) for path, value in reach.found}
         self._tensors = [value for _, value in reach.found if isinstance(value, Tensor)]
         self._prints = prints(self._tensors, place)
         self._empty: list[Any] = []
-        self._stores: list[tuple[dict, list[Any], list[Any]]] = []  # with keys and values
+        self._stores: list[tuple[dict, list[Any], list[Any], str]] = []  # keys, values, path
         self._names: list[tuple[dict, str, Any]] = []  # globals
         self._cells: list[tuple[Any, Any]] = []
         self._parts: list[tuple[Any, list[Any]]] = []  # objects, and what is inside
         self._contents: list[tuple[Any, Any]] = []
         for path, value in reach.found:
-            self._watch(value, self.leaves[path])
+            self._watch(path, value, self.leaves[path])
 
-    def _watch(self, value: Any, content: Any) -> None:
+    def _watch(self, path: str, value: Any, content: Any) -> None:
         """Where it shows at a glance that `value` is not what it was."""
         if isinstance(value, CHANGING):
             self._contents.append((value, content))
@@ -144,19 +150,19 @@ class Snapshot:
             return
         elif isinstance(value, nn.Module):
             for store in (vars(value), *(getattr(value, name) for name in STORES)):
-                self._watch_store(store)
+                self._watch_store(store, path + ".{}")
         elif isinstance(value, dict):
-            self._watch_store(value)
+            self._watch_store(value, path + "[{!r:.40}]")
         elif isinstance(value, FunctionType):
             self._watch_function(value)
         else:
             self._parts.append((value, parts_in(value)))
 
-    def _watch_store(self, store: Any) -> None:
+    def _watch_store(self, store: Any, path: str) -> None:
         if not isinstance(store, dict):  # of torch.jit
             return
         if store:
-            self._stores.append((store, list(store), list(store.values())))
+            self._stores.append((store, list(store), list(store.values()), path))
         else:
             self._empty.append(store)
 
@@ -167,7 +173,7 @@ class Snapshot:
         store = function.__globals__
         self._names += [(store, n, store[n]) for n in names_in(function.__code__) if n in store]
 
-    def is_same(self, root: Any) -> bool:
+    def is_same(self, root: Any = None) -> bool:
         """Whether all is in its place: quick, and sometimes False though nothing has changed."""
         return (
             (root is self._root or (isinstance(root, MethodType) and root == self._root))
@@ -179,6 +185,22 @@ class Snapshot:
             and all(content_at(v, self._place) == before for v, before in self._contents)
             and (not self._tensors or prints(self._tensors, self._place) == self._prints)
         )
+
+    def take_plain(self) -> list[str]:
+        """Takes in numbers and texts that are others now, and names them: no walk is needed."""
+        found = []
+        for store, keys, values, path in self._stores:
+            if is_same_store((store, keys, values, path)) or list(store) != keys:
+                continue
+            for k, (key, now) in enumerate(store.items()):
+                both_plain = isinstance(now, IMMUTABLE) and isinstance(values[k], IMMUTABLE)
+                if now is values[k] or not both_plain:
+                    continue
+                if repr(now) != repr(values[k]):
+                    found.append(path.format(key))
+                    self.leaves[found[-1]] = leaf_of(now)
+                values[k] = now
+        return found
 
     def difference(self, later: Snapshot) -> list[str]:
         """Paths at which something is not what it was."""
@@ -197,8 +219,8 @@ def parts_in(value: Any) -> list[Any]:
     return [part for _, part in inside(value)]
 
 
-def is_same_store(entry: tuple[dict, list[Any], list[Any]]) -> bool:
-    store, keys, values = entry
+def is_same_store(entry: tuple[dict, list[Any], list[Any], str]) -> bool:
+    store, keys, values, _ = entry
     return list(store) == keys and all(map(operator.is_, store.values(), values))
 
 
@@ -225,7 +247,7 @@ def content_at(value: Any, place: int) -> Any:
 
 
 def prints(tensors: list[Tensor], place: int) -> list[int]:
-    """A number for the content of each tensor, and of large ones whether torch knows of a change."""
+    """A number for the content of each tensor; of large ones, of a part and of torch's counter."""
     windows = [window(tensor, place) for tensor in tensors]
     large = [t._version for t, w in zip(tensors, windows, strict=True) if w is not t]
     return [*checksums(windows), *large]

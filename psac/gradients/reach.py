@@ -5,8 +5,9 @@ an object to its attributes and its class; through containers, partials, propert
 and context variables.  It does not enter libraries: what Python, torch or an installed package
 keeps is theirs.
 
-`named=True` takes only those attributes of objects whose names occur in code that was reached.  A
-method of a trainer then reaches `self.alpha`, which it reads, and not `self.history`.
+Of a module of Python, a class or an object it takes the attributes whose names occur in code that
+was reached: a method of a trainer reaches `self.alpha`, which it reads, and not `self.history`.  Of
+an nn.Module it takes all, and of everything else, too, if some code names no names (`getattr`).
 """
 
 from __future__ import annotations
@@ -53,19 +54,20 @@ OF_PYTHON = {
 }
 LONG = 256  # entries
 # With one of these a code can reach attributes that it does not name.
-DYNAMIC = {"getattr", "vars", "__dict__", "attrgetter", "eval", "exec", "locals", "inspect", "gc"}
+DYNAMIC = {
+    *("getattr", "setattr", "vars", "__dict__", "__getattribute__", "__setattr__", "attrgetter"),
+    *("eval", "exec", "globals", "locals", "inspect", "gc", "_getframe", "__import__"),
+}
 DEEPEST = 20
 
 
 class Reach:
     """`found`: path and value of everything that can be reached, each object once."""
 
-    def __init__(
-        self, roots: Mapping[str, Any], *, named: bool = False, skip: Iterable[int] = ()
-    ) -> None:
+    def __init__(self, roots: Mapping[str, Any], skip: Iterable[int] = ()) -> None:
         self.found: list[tuple[str, Any]] = []  # keeps all alive, so that no id is used twice
         self.names = set(CALLED_BY_TORCH)
-        self._named, self._seen = named, set(skip)
+        self._seen = set(skip)
         self._waiting: list[tuple[str, str, Any, int]] = []  # attributes that no code has named
         stack = [(name, value, 0) for name, value in reversed(list(roots.items()))]
         while stack or (stack := self._newly_named()):
@@ -82,7 +84,7 @@ class Reach:
 
     def _parts(self, path: str, value: Any, depth: int) -> list[tuple[str, Any]]:
         parts = inside(value)
-        if not self._named or isinstance(value, (nn.Module, FunctionType, dict)):
+        if isinstance(value, (nn.Module, FunctionType, dict)):
             return parts
         now = []
         for step, part in parts:

@@ -26,11 +26,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch._C import _functorch  # type: ignore[attr-defined]
-from torch._library.custom_ops import OPDEFS
 from torch.overrides import TorchFunctionMode
 
 from .contributions import Contribution, Dense
 from .errors import NotVectorized, PrivacyError
+from .libraries import OPERATORS, refuse_operator_in_python
 from .precision import HALF
 from .rules import RULES
 from .rules.physical import physically
@@ -209,12 +209,12 @@ class Recorder(TorchFunctionMode):
             if records:
                 raise NotVectorized("numbers for a record are drawn from a generator of your own")
             return self._drawn_once(func, args, kwargs)
-        if records:
-            self._refuse_operators(func)
-            if shared and torch.is_grad_enabled():
-                name = getattr(func, "__name__", str(func)).strip("_")
-                args = self._replaced(args, name)
-                kwargs = {key: self._replaced(value, name) for key, value in kwargs.items()}
+        if isinstance(func, OPERATORS):
+            refuse_operator_in_python(func)
+        if records and shared and torch.is_grad_enabled():
+            name = getattr(func, "__name__", str(func)).strip("_")
+            args = self._replaced(args, name)
+            kwargs = {key: self._replaced(value, name) for key, value in kwargs.items()}
         result = func(*args, **kwargs)
         self.watch.made(result)
         return result
@@ -249,21 +249,32 @@ class Recorder(TorchFunctionMode):
             return type(value)(self._replaced(v, rule) for v in value)
         return value
 
-    def _refuse_operators(self, func: Any) -> None:
-        """An operator in Python is called record by record, and may remember one for the next."""
-        if isinstance(func, (torch._ops.OpOverloadPacket, torch._ops.OpOverload)):
-            name = str(func).replace(".", "::", 1)
-            if name.rsplit(".", 1)[0] in OPDEFS or name in OPDEFS:
-                raise NotVectorized(
-                    f"{name} is an operator in Python, which vmap does not see into"
-                )
-
     def _drawn_once(self, func: Any, args: tuple, kwargs: Mapping[str, Any]) -> Any:
         """Numbers from a generator of the user's own: the same for all records."""
         with physically():
             value = func(*args, **kwargs)
         self.watch.made(value)
         return value
+
+
+class WithinFunction(TorchFunctionMode):
+    """Inside an autograd.Function, which the recorder takes as one call."""
+
+    def __init__(self, watch: Watch) -> None:
+        super().__init__()
+        self.watch = watch
+
+    def __torch_function__(
+        self, func: Any, types_: Any, args: tuple = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        if isinstance(func, OPERATORS):
+            refuse_operator_in_python(func)
+        for tensor in tensors_in((*args, *(kwargs or {}).values())):
+            if not is_wrapped(tensor) and id(tensor) not in self.watch.known:
+                self.watch.meet(tensor)
+        result = func(*args, **(kwargs or {}))
+        self.watch.made(result)
+        return result
 
 
 def tensors_in(values: Iterable[Any]) -> Iterable[Tensor]:

@@ -26,6 +26,7 @@ from .checksums import checksums
 from .reach import PLAIN, PLAIN_CONTAINERS, STORES, Reach, inside, is_library, is_long
 from .watch import storage_of
 
+SET_BY_TORCH = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")  # on the first use of an operator
 GENERATORS = (torch.Generator, np.random.Generator, random.Random)
 
 
@@ -40,8 +41,9 @@ class State:
         self._caches: list[Any] = []  # of functools: emptied, not restored
         self.leaves: dict[str, Any] = {}  # by path: a value that can be compared
         self._environment = dict(os.environ)
-        self._reach = Reach({**roots, "os.environ": self._environment})
-        for path, value in self._reach.found:
+        ours = {k: v for k, v in self._environment.items() if k not in SET_BY_TORCH}
+        self.reach = Reach({**roots, "os.environ": ours})
+        for path, value in self.reach.found:
             if isinstance(value, Tensor) and storage_of(value) in private:
                 continue
             self.leaves[path] = leaf_of(value)
@@ -96,7 +98,7 @@ class State:
                 container.extend(content)
             else:
                 container.update(content)
-        if dict(os.environ) != self._environment:
+        if not self.has_environment():
             os.environ.clear()
             os.environ.update(self._environment)
         self.empty_caches()
@@ -114,6 +116,10 @@ class State:
     def empty_caches(self) -> None:
         for cache in self._caches:
             cache.cache_clear()
+
+    def has_environment(self) -> bool:
+        """Whether the variables of the environment are as they were."""
+        return dict(os.environ) == self._environment
 
     def difference(self, later: State) -> dict[str, Any]:
         """What is there later and was not the same before, by path; None for what is gone."""
@@ -141,7 +147,10 @@ def leaf_of(value: Any) -> Any:
             return checksums([state])[0]
         return hashlib.sha1(repr(state).encode()).hexdigest()
     if isinstance(value, GeneratorType):
-        return None if value.gi_frame is None else value.gi_frame.f_lasti
+        frame = value.gi_frame
+        local = {} if frame is None else frame.f_locals
+        plain = {name: repr(part) for name, part in local.items() if isinstance(part, PLAIN)}
+        return frame and frame.f_lasti, plain
     if isinstance(value, Iterator) and type(value).__module__ in ("builtins", "itertools"):
         return repr(value.__reduce__())  # it moves on, and cannot be put back
     if isinstance(value, FunctionType) and not is_library(value):
