@@ -20,9 +20,10 @@ import torch
 from torch import Tensor, nn
 
 from . import trees
+from .alone import OneByOne
 from .cluster import clusters_of
 from .errors import NotIsolated, NotVectorized
-from .evaluate import Evaluation, LossFunction, OneByOne, refuse_constant
+from .evaluate import Evaluation, LossFunction
 from .libraries import refuse_seeding, without_branches
 from .measured import Measured
 from .outside import Outside
@@ -99,7 +100,8 @@ class Batched:
 
     @without_autocast
     def _backward(self, rec: RowRecorder, losses: Tensor) -> Measured:
-        refuse_constant(losses)
+        if not losses.requires_grad:
+            raise NotFinite  # of masked records: one at a time they are known to be
         clusters = clusters_of(rec.sources, self.names)
         measured = Measured(clusters, rec.uses, rec.num_records, self.activation_bytes)
         rec.codes = codes = Codes(rec.num_records, torch.float16 in rec.kinds, losses.device)

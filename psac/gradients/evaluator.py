@@ -26,9 +26,10 @@ from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
 
 from . import trees
+from .alone import OneByOne
 from .batched import Batched
 from .errors import NotVectorized, PrivacyError, PrivacyWarning, announce_alone, place_of
-from .evaluate import Evaluation, LossFunction, OneByOne, Vectorized
+from .evaluate import Evaluation, LossFunction, Vectorized
 from .isolation import Schedule
 from .libraries import is_loop_over_records, refuse_overridden_operators
 from .outside import Outside
@@ -55,6 +56,7 @@ class Evaluator:
         self._pure: set[tuple] = set()  # by function and kind of batch: it writes to no argument
         self._trusted: set[tuple] = set()  # signatures that were compared with plain autograd
         self._told = False
+        self.is_suspicious = False  # a probe has seen that something outside has changed
         # Told of every warning about privacy, in a short sentence that may be published.
         self.on_warning: Callable[[str], None] = lambda sentence: None
 
@@ -162,6 +164,9 @@ class Evaluator:
             "alone": self.one_by_one.read,
         }[way]
         changed += [f"a tensor of shape {list(t.shape)}" for t in self.outside.changed_reads(reads)]
+        if self.is_suspicious and not changed:
+            changed = ["something that psac does not reach (a file, a library, another thread)"]
+        self.is_suspicious = False
         if changed:
             self.on_warning(CHANGED)
         if changed and not self._told:

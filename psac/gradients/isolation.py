@@ -24,10 +24,11 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from . import trees
+from .alone import refuse_memory
 from .batched import Batched
 from .chance import same_generators, seed_all
 from .errors import NotIsolated, NotVectorized, PrivacyError
-from .evaluate import Evaluation, LossFunction, refuse_memory
+from .evaluate import Evaluation, LossFunction
 from .groups import TOGETHER
 from .recorder import transparent
 from .rows.owners import NotFinite

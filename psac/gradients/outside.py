@@ -17,7 +17,7 @@ import operator
 import secrets
 import weakref
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from types import FunctionType, GeneratorType, MethodType
 from typing import Any
 
@@ -25,12 +25,18 @@ import numpy as np
 from torch import Tensor, nn
 
 from .checksums import checksums, window
-from .reach import PLAIN, STORES, Reach, inside, is_library, names_in
+from .errors import PrivacyError
+from .reach import BUFFERS, HOOKS_ON_ALL, PLAIN, STORES, Reach, inside, is_library, names_in
 from .state import GENERATORS, leaf_of
 from .watch import storage_of
 
 MISSING: Any = object()
-CHANGING = (np.ndarray, bytearray, array.array, GeneratorType, Iterator, *GENERATORS)
+CHANGING = (*(np.ndarray, bytearray, array.array, GeneratorType, Iterator, *BUFFERS, *GENERATORS),)
+# Ways to the frames of psac, to all objects, and to what is under vmap.
+INSIGHTS = {
+    *("_getframe", "currentframe", "f_back", "f_locals", "tb_frame", "get_objects"),
+    *("get_referrers", "_functorch", "get_unwrapped", "_unwrap_batched", "_remove_batch_dim"),
+}
 IMMUTABLE = (type(None), bool, int, float, str)
 SAMPLED = 2**16  # bytes
 LARGE = 2**20  # bytes
@@ -59,7 +65,10 @@ class Outside:
         code, found = code_of(function), []
         for key, name, root in ((None, "model", self.model), (code, "loss", function)):
             before = self._snapshots.get(key)
-            if before is None or before.is_same(root):
+            if before is None:
+                self._snapshots[key] = self._taken(name, root)
+                continue
+            if before.is_same(root):
                 continue
             found += before.take_plain()
             if not before.is_same(root):
@@ -80,8 +89,12 @@ class Outside:
                 self._snapshots[key] = self._taken(name, root)
 
     def _taken(self, name: str, root: Any) -> Snapshot:
-        skip = self.known if root is self.model else self.known | {id(self.model)}
-        return Snapshot(Reach({name: root}, skip), root, self._place)
+        if root is self.model:
+            reach = Reach({name: root, **HOOKS_ON_ALL})
+        else:
+            reach = Reach({name: root}, {id(self.model)})
+        refuse_insights(reach.names)
+        return Snapshot(reach, root, self._place, self.known)
 
     def changed_reads(self, read: Iterable[weakref.ref[Tensor]]) -> list[Tensor]:
         """Of what the function read: tensors that are new, or were written, since the last step."""
@@ -109,6 +122,16 @@ class Outside:
                 self._read[key] = reference, content_of(tensor)
 
 
+def refuse_insights(names: set[str]) -> None:
+    """Raises for names by which a function reaches psac's own frames, or under vmap."""
+    used = names & INSIGHTS
+    if used:
+        raise PrivacyError(
+            f"the loss function, or code that it reaches, uses {', '.join(sorted(used))}: with "
+            "that it could see all records of the batch, or their number. Leave it out."
+        )
+
+
 def content_of(tensor: Tensor) -> Any:
     """What changes if the tensor is written to; of large ones, only if torch knows of it."""
     if tensor.nbytes > LARGE or not tensor.is_cpu:
@@ -127,26 +150,37 @@ def code_of(function: Any) -> Any:
 class Snapshot:
     """Everything that can be reached, at one time."""
 
-    def __init__(self, reach: Reach, root: Any = None, place: int | None = None) -> None:
+    def __init__(
+        self,
+        reach: Reach,
+        root: Any = None,
+        place: int | None = None,
+        known: Container[int] = frozenset(),
+    ) -> None:
+        """Tensors that are `known` are compared elsewhere; their attributes are compared here."""
         self._root, self._place = root, secrets.randbits(30) if place is None else place
         place = self._place
-        self.leaves = {path: content_at(value, place) for path, value in reach.found}
-        self._tensors = [value for _, value in reach.found if isinstance(value, Tensor)]
+        found = [(path, value) for path, value in reach.found if id(value) not in known]
+        self.leaves = {path: content_at(value, place) for path, value in found}
+        self._tensors = [value for _, value in found if isinstance(value, Tensor)]
         self._prints = prints(self._tensors, place)
+        self._classes = [(value, type(value)) for _, value in found if isinstance(value, nn.Module)]
         self._empty: list[Any] = []
         self._stores: list[tuple[dict, list[Any], list[Any], str]] = []  # keys, values, path
-        self._names: list[tuple[dict, str, Any]] = []  # globals
+        self._names = list(reach.of_libraries)  # and globals
         self._cells: list[tuple[Any, Any]] = []
         self._parts: list[tuple[Any, list[Any]]] = []  # objects, and what is inside
         self._contents: list[tuple[Any, Any]] = []
         for path, value in reach.found:
-            self._watch(path, value, self.leaves[path])
+            self._watch(path, value, self.leaves.get(path))
 
     def _watch(self, path: str, value: Any, content: Any) -> None:
         """Where it shows at a glance that `value` is not what it was."""
         if isinstance(value, CHANGING):
             self._contents.append((value, content))
-        elif isinstance(value, (*PLAIN, Tensor, tuple, frozenset)) or is_library(value):
+        elif isinstance(value, Tensor):
+            self._watch_store(vars(value), path + ".{}")
+        elif isinstance(value, (*PLAIN, tuple, frozenset)) or is_library(value):
             return
         elif isinstance(value, nn.Module):
             for store in (vars(value), *(getattr(value, name) for name in STORES)):
@@ -155,6 +189,8 @@ class Snapshot:
             self._watch_store(value, path + "[{!r:.40}]")
         elif isinstance(value, FunctionType):
             self._watch_function(value)
+        elif isinstance(value, set) and not value:
+            self._empty.append(value)
         else:
             self._parts.append((value, parts_in(value)))
 
@@ -178,6 +214,7 @@ class Snapshot:
         return (
             (root is self._root or (isinstance(root, MethodType) and root == self._root))
             and not any(map(len, self._empty))
+            and all(type(value) is kind for value, kind in self._classes)
             and all(map(is_same_store, self._stores))
             and all(content_of_cell(cell) is value for cell, value in self._cells)
             and all(store.get(name, MISSING) is value for store, name, value in self._names)
@@ -213,7 +250,8 @@ class Snapshot:
 
 def parts_in(value: Any) -> list[Any]:
     if isinstance(value, FunctionType):
-        return [value.__code__, value.__defaults__, *value.__dict__.values()]
+        named = (value.__kwdefaults__ or {}).values()
+        return [value.__code__, value.__defaults__, *named, *value.__dict__.values()]
     if isinstance(value, (list, set, deque)):
         return list(value)
     return [part for _, part in inside(value)]

@@ -3,7 +3,7 @@
 From a function it goes to closure, defaults, attributes and the globals that its code names; from
 an object to its attributes and its class; through containers, partials, properties, weak references
 and context variables.  It does not enter libraries: what Python, torch or an installed package
-keeps is theirs.
+keeps is theirs, except for attributes of its objects that the user's code names.
 
 Of a module of Python, a class or an object it takes the attributes whose names occur in code that
 was reached: a method of a trainer reaches `self.alpha`, which it reads, and not `self.history`.  Of
@@ -15,16 +15,26 @@ from __future__ import annotations
 import argparse
 import array
 import contextvars
+import ctypes
 import datetime
 import functools
+import mmap
 import queue
 import sys
 import threading
 import weakref
 from collections import ChainMap, OrderedDict, UserDict, UserList, UserString, defaultdict, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from numbers import Number
-from types import CodeType, FunctionType, GeneratorType, MethodType, ModuleType, SimpleNamespace
+from types import (
+    BuiltinMethodType,
+    CodeType,
+    FunctionType,
+    GeneratorType,
+    MethodType,
+    ModuleType,
+    SimpleNamespace,
+)
 from typing import Any
 
 import numpy as np
@@ -53,6 +63,12 @@ OF_PYTHON = {
     *("__package__", "__loader__", "__spec__", "__cached__", "__annotations__"),
 }
 LONG = 256  # entries
+BUFFERS = (memoryview, mmap.mmap, ctypes.Array, ctypes.Structure, ctypes._SimpleCData)
+OF_ALL_MODULES: Any = torch.nn.modules.module
+HOOKS_ON_ALL = {
+    "hooks after all forwards": OF_ALL_MODULES._global_forward_hooks,
+    "hooks before all forwards": OF_ALL_MODULES._global_forward_pre_hooks,
+}
 # With one of these a code can reach attributes that it does not name.
 DYNAMIC = {
     *("getattr", "setattr", "vars", "__dict__", "__getattribute__", "__setattr__", "attrgetter"),
@@ -67,8 +83,10 @@ class Reach:
     def __init__(self, roots: Mapping[str, Any], skip: Iterable[int] = ()) -> None:
         self.found: list[tuple[str, Any]] = []  # keeps all alive, so that no id is used twice
         self.names = set(CALLED_BY_TORCH)
+        self.of_libraries: list[tuple[dict[str, Any], str, Any]] = []  # what code names of them
         self._seen = set(skip)
         self._waiting: list[tuple[str, str, Any, int]] = []  # attributes that no code has named
+        self._libraries: list[tuple[str, dict[str, Any], int]] = []
         stack = [(name, value, 0) for name, value in reversed(list(roots.items()))]
         while stack or (stack := self._newly_named()):
             path, value, depth = stack.pop()
@@ -84,6 +102,8 @@ class Reach:
 
     def _parts(self, path: str, value: Any, depth: int) -> list[tuple[str, Any]]:
         parts = inside(value)
+        if isinstance(value, ModuleType) and is_library(value):
+            self._libraries.append((path, vars(value), depth))
         if isinstance(value, (nn.Module, FunctionType, dict)):
             return parts
         now = []
@@ -101,7 +121,13 @@ class Reach:
         everything = not self.names.isdisjoint(DYNAMIC)
         named = [w for w in self._waiting if everything or w[0] in self.names]
         self._waiting = [w for w in self._waiting if not (everything or w[0] in self.names)]
-        return [(path, part, depth) for _, path, part, depth in reversed(named)]
+        found = [(path, part, depth) for _, path, part, depth in reversed(named)]
+        for path, store, depth in self._libraries:
+            for name in self.names & store.keys():
+                if id(store[name]) not in self._seen and not isinstance(store[name], PLAIN):
+                    self.of_libraries.append((store, name, store[name]))
+                    found.append((f"{path}.{name}", store[name], depth + 1))
+        return found
 
 
 def inside(value: Any) -> list[tuple[str, Any]]:
@@ -116,6 +142,11 @@ def inside(value: Any) -> list[tuple[str, Any]]:
     if isinstance(value, GeneratorType):
         frame = value.gi_frame
         return [(" (locals)", dict(frame.f_locals) if frame else {}), ("", value.gi_code)]
+    if isinstance(value, BuiltinMethodType):  # of an object, such as the `get` of a dict
+        owner = value.__self__
+        return [] if owner is None or isinstance(owner, (ModuleType, type)) else [("", owner)]
+    if isinstance(value, Iterator) and type(value).__module__ in ("builtins", "itertools"):
+        return [(" (state)", value.__reduce__()[1:])]
     if is_library(value):
         return []
     if isinstance(value, (ModuleType, type)):
@@ -142,7 +173,8 @@ def parts_of(value: Any) -> list[tuple[str, Any]]:
         inner = {k: v for k, v in vars(value).items() if k not in STORES}
         for store in STORES:
             inner |= dict(getattr(value, store).items())
-        return [(f".{name}", part) for name, part in inner.items()]
+        parts = [(f".{name}", part) for name, part in inner.items()]
+        return [*parts, (" (class).forward", type(value).forward)]
     if isinstance(value, dict):
         own = [(f".{name}", part) for name, part in getattr(value, "__dict__", {}).items()]
         return [(f"[{key!r:.40}]", part) for key, part in list(dict.items(value))] + own
@@ -218,18 +250,25 @@ def is_library(value: Any) -> bool:
     if isinstance(value, OPEN):
         return False
     if isinstance(value, ModuleType):
-        home = value.__name__
-    else:
-        owner = value if isinstance(value, (type, FunctionType)) else type(value)
-        home = getattr(owner, "__module__", None) or ""
-    return is_installed(home)
+        return is_installed(value.__name__)
+    if isinstance(value, (type, FunctionType)):
+        return is_installed(getattr(value, "__module__", None) or "")
+    return is_standard(getattr(type(value), "__module__", None) or "")
+
+
+@functools.lru_cache(maxsize=4096)
+def is_standard(home: str) -> bool:
+    """A module, by its name, of Python, torch, numpy or psac: even its objects are not entered."""
+    root = home.split(".")[0]
+    if root == "__main__":
+        return False
+    return root in ("torch", "psac", "numpy", "builtins") or root in sys.stdlib_module_names
 
 
 @functools.lru_cache(maxsize=4096)
 def is_installed(home: str) -> bool:
     """A module, by its name, that is not the user's."""
-    root = home.split(".")[0]
-    if root in ("torch", "psac", "numpy", "builtins") or root in sys.stdlib_module_names:
-        return root != "__main__"
+    if is_standard(home):
+        return True
     file = getattr(sys.modules.get(home), "__file__", None) or ""
     return "site-packages" in file or "dist-packages" in file

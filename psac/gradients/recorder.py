@@ -191,9 +191,11 @@ class Recorder(TorchFunctionMode):
         self, func: Any, types_: Any, args: tuple = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         if type(func) is AttributeOfTensor:
-            result = func(*args)
+            result, source = func(*args), args[0]
+            if not is_wrapped(source) and id(source) not in self.watch.known:
+                self.watch.meet(source)
             if isinstance(result, Tensor):  # x.T, x.mT, x.real
-                self.watch.made(result)
+                self.watch.made_by_attribute(result)
             return result
         kwargs = kwargs or {}
         shared, records = self._look(args, kwargs)

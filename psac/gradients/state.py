@@ -23,7 +23,17 @@ import torch
 from torch import Tensor, nn
 
 from .checksums import checksums
-from .reach import PLAIN, PLAIN_CONTAINERS, STORES, Reach, inside, is_library, is_long
+from .reach import (
+    BUFFERS,
+    HOOKS_ON_ALL,
+    PLAIN,
+    PLAIN_CONTAINERS,
+    STORES,
+    Reach,
+    inside,
+    is_library,
+    is_long,
+)
 from .watch import storage_of
 
 SET_BY_TORCH = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")  # on the first use of an operator
@@ -42,7 +52,7 @@ class State:
         self.leaves: dict[str, Any] = {}  # by path: a value that can be compared
         self._environment = dict(os.environ)
         ours = {k: v for k, v in self._environment.items() if k not in SET_BY_TORCH}
-        self.reach = Reach({**roots, "os.environ": ours})
+        self.reach = Reach({**roots, **HOOKS_ON_ALL, "os.environ": ours})
         for path, value in self.reach.found:
             if isinstance(value, Tensor) and storage_of(value) in private:
                 continue
@@ -137,6 +147,8 @@ def leaf_of(value: Any) -> Any:
         return repr(value)
     if isinstance(value, Tensor):
         return tuple(value.shape), value.dtype, checksums([value])[0]
+    if isinstance(value, BUFFERS):
+        return hashlib.sha1(memoryview(value).cast("B")).hexdigest()
     if isinstance(value, np.ndarray):
         return value.shape, hashlib.sha1(value.tobytes()).hexdigest()
     if is_long(value):

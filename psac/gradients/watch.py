@@ -58,6 +58,13 @@ class Watch:
             for value in result:
                 self.made(value)
 
+    def made_by_attribute(self, result: Tensor) -> None:
+        """It may be a tensor that was there before, as `x.grad` is."""
+        if is_wrapped(result):
+            self.made(result)
+        elif id(result) not in self.known:
+            self.meet(result)
+
     def keep(self, tensor: Tensor) -> None:
         """A tensor of a record that no operation made: an argument."""
         self._records.append(weakref.ref(tensor))
