@@ -17,7 +17,7 @@ import operator
 import secrets
 import weakref
 from collections import deque
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterable
 from types import FunctionType, GeneratorType, MethodType
 from typing import Any
 
@@ -26,12 +26,22 @@ from torch import Tensor, nn
 
 from .checksums import checksums, window
 from .errors import PrivacyError
-from .reach import BUFFERS, HOOKS_ON_ALL, PLAIN, STORES, Reach, inside, is_library, names_in
+from .reach import (
+    BUFFERS,
+    HOOKS_ON_ALL,
+    STORES,
+    Reach,
+    inside,
+    is_iterator,
+    is_library,
+    is_plain,
+    names_in,
+)
 from .state import GENERATORS, leaf_of
 from .watch import storage_of
 
 MISSING: Any = object()
-CHANGING = (*(np.ndarray, bytearray, array.array, GeneratorType, Iterator, *BUFFERS, *GENERATORS),)
+CHANGING = (*(np.ndarray, bytearray, array.array, GeneratorType, *BUFFERS, *GENERATORS),)
 # Ways to the frames of psac, to all objects, and to what is under vmap.
 INSIGHTS = {
     *("_getframe", "currentframe", "f_back", "f_locals", "tb_frame", "get_objects"),
@@ -176,11 +186,11 @@ class Snapshot:
 
     def _watch(self, path: str, value: Any, content: Any) -> None:
         """Where it shows at a glance that `value` is not what it was."""
-        if isinstance(value, CHANGING):
+        if isinstance(value, CHANGING) or is_iterator(type(value)):
             self._contents.append((value, content))
         elif isinstance(value, Tensor):
             self._watch_store(vars(value), path + ".{}")
-        elif isinstance(value, (*PLAIN, tuple, frozenset)) or is_library(value):
+        elif is_plain(value) or isinstance(value, (tuple, frozenset)) or is_library(value):
             return
         elif isinstance(value, nn.Module):
             for store in (vars(value), *(getattr(value, name) for name in STORES)):

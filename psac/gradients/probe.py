@@ -1,8 +1,8 @@
 """Does something change between two steps that no walk over objects reaches?
 
-A file, a context variable, another thread, a setting of a library: whatever a function reads, its
-result shows.  After a step a few records are computed, and before the next one the same ones
-again, by the same parameters and random numbers.  Another result means that something else has changed.
+A file, a cache, another thread, a setting of a library: whatever a function reads, its result
+shows.  After a step a few records are computed, and before the next one the same ones again, by the
+same parameters and random numbers.  Another result means that something else has changed.
 
 It is a test, made in the first steps and at secret ones, and costs a few forwards of one record.
 """

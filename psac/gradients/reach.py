@@ -55,6 +55,7 @@ OPEN = (
     *(UserDict, UserList, UserString, ChainMap, queue.Queue, contextvars.ContextVar),
     *(weakref.ref, property, staticmethod, classmethod, functools.cached_property),
 )
+Cached = type(functools.lru_cache(len))
 STORES = ("_parameters", "_buffers", "_modules")
 BUILDERS = {"__init__", "__new__", "__init_subclass__", "__class_getitem__"}
 CALLED_BY_TORCH = {"forward", "backward", "setup_context", "vmap", "jvp"}
@@ -77,6 +78,21 @@ DYNAMIC = {
 DEEPEST = 20
 
 
+def is_plain(value: Any) -> bool:
+    return is_plain_type(type(value))
+
+
+@functools.lru_cache(maxsize=4096)
+def is_plain_type(kind: type) -> bool:
+    return issubclass(kind, PLAIN)
+
+
+@functools.lru_cache(maxsize=4096)
+def is_iterator(kind: type) -> bool:
+    """Of Python's own iterators, whose state can be read."""
+    return kind.__module__ in ("builtins", "itertools") and issubclass(kind, Iterator)
+
+
 class Reach:
     """`found`: path and value of everything that can be reached, each object once."""
 
@@ -90,7 +106,7 @@ class Reach:
         stack = [(name, value, 0) for name, value in reversed(list(roots.items()))]
         while stack or (stack := self._newly_named()):
             path, value, depth = stack.pop()
-            if not isinstance(value, PLAIN):
+            if not is_plain(value):
                 if id(value) in self._seen or depth > DEEPEST:
                     continue
                 self._seen.add(id(value))
@@ -124,7 +140,7 @@ class Reach:
         found = [(path, part, depth) for _, path, part, depth in reversed(named)]
         for path, store, depth in self._libraries:
             for name in self.names & store.keys():
-                if id(store[name]) not in self._seen and not isinstance(store[name], PLAIN):
+                if id(store[name]) not in self._seen and not is_plain(store[name]):
                     self.of_libraries.append((store, name, store[name]))
                     found.append((f"{path}.{name}", store[name], depth + 1))
         return found
@@ -132,12 +148,12 @@ class Reach:
 
 def inside(value: Any) -> list[tuple[str, Any]]:
     """What a value holds, with how to reach it; nothing of libraries and plain values."""
-    if isinstance(value, (*PLAIN, np.ndarray)) or is_long(value):
+    if is_plain(value) or isinstance(value, np.ndarray) or is_long(value):
         return []
     if isinstance(value, Tensor):
         parts = [(f".{name}", part) for name, part in vars(value).items()]
         return parts if is_library(value) else [*parts, (" (class)", type(value))]
-    if hasattr(value, "cache_clear") and hasattr(value, "__wrapped__"):  # of functools
+    if isinstance(value, Cached):
         return [(".__wrapped__", value.__wrapped__)]
     if isinstance(value, GeneratorType):
         frame = value.gi_frame
@@ -145,7 +161,7 @@ def inside(value: Any) -> list[tuple[str, Any]]:
     if isinstance(value, BuiltinMethodType):  # of an object, such as the `get` of a dict
         owner = value.__self__
         return [] if owner is None or isinstance(owner, (ModuleType, type)) else [("", owner)]
-    if isinstance(value, Iterator) and type(value).__module__ in ("builtins", "itertools"):
+    if is_iterator(type(value)):
         return [(" (state)", value.__reduce__()[1:])]
     if is_library(value):
         return []
@@ -162,7 +178,7 @@ def is_long(value: Any) -> bool:
     if type(value) not in (list, tuple, set, frozenset, deque, dict) or len(value) < LONG:
         return False
     kinds = set(map(type, value.values() if isinstance(value, dict) else value))
-    return all(issubclass(kind, PLAIN) for kind in kinds)
+    return all(map(is_plain_type, kinds))
 
 
 def parts_of(value: Any) -> list[tuple[str, Any]]:

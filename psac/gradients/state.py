@@ -14,7 +14,7 @@ import hashlib
 import os
 import random
 from collections import deque
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container
 from types import FunctionType, GeneratorType, ModuleType
 from typing import Any
 
@@ -26,13 +26,15 @@ from .checksums import checksums
 from .reach import (
     BUFFERS,
     HOOKS_ON_ALL,
-    PLAIN,
     PLAIN_CONTAINERS,
     STORES,
+    Cached,
     Reach,
     inside,
+    is_iterator,
     is_library,
     is_long,
+    is_plain,
 )
 from .watch import storage_of
 
@@ -66,9 +68,9 @@ class State:
                 self._values.append((value, value.detach().clone()))
         elif isinstance(value, (bytearray, array.array, np.ndarray)):
             self._values.append((value, copy.copy(value)))
-        elif isinstance(value, PLAIN):
+        elif is_plain(value):
             return
-        elif hasattr(value, "cache_clear") and hasattr(value, "__wrapped__"):
+        elif isinstance(value, Cached):
             self._caches.append(value)
         elif isinstance(value, GENERATORS):
             self._keep_generator(value)
@@ -96,7 +98,7 @@ class State:
 
     def _keep_scripted(self, module: Any) -> None:
         for step, part in inside(module):
-            if isinstance(part, PLAIN) and step.startswith("."):
+            if is_plain(part) and step.startswith("."):
                 self._puts.append((functools.partial(module._c.setattr, step[1:]), part))
 
     def restore(self) -> None:
@@ -142,8 +144,8 @@ class State:
 
 
 def leaf_of(value: Any) -> Any:
-    """What can be compared with an earlier one: a content, or a kind where parts have their own."""
-    if isinstance(value, PLAIN):
+    """A content to compare with an earlier one; a kind, where parts have a content of their own."""
+    if is_plain(value):
         return repr(value)
     if isinstance(value, Tensor):
         return tuple(value.shape), value.dtype, checksums([value])[0]
@@ -161,9 +163,9 @@ def leaf_of(value: Any) -> Any:
     if isinstance(value, GeneratorType):
         frame = value.gi_frame
         local = {} if frame is None else frame.f_locals
-        plain = {name: repr(part) for name, part in local.items() if isinstance(part, PLAIN)}
+        plain = {name: repr(part) for name, part in local.items() if is_plain(part)}
         return frame and frame.f_lasti, plain
-    if isinstance(value, Iterator) and type(value).__module__ in ("builtins", "itertools"):
+    if is_iterator(type(value)):
         return repr(value.__reduce__())  # it moves on, and cannot be put back
     if isinstance(value, FunctionType) and not is_library(value):
         return value.__code__
