@@ -31,11 +31,11 @@ from .reach import (
     HOOKS_ON_ALL,
     STORES,
     Reach,
+    globals_in,
     inside,
     is_iterator,
     is_library,
     is_plain,
-    names_in,
 )
 from .state import GENERATORS, leaf_of
 from .watch import storage_of
@@ -217,7 +217,7 @@ class Snapshot:
         for cell in function.__closure__ or ():
             self._cells.append((cell, content_of_cell(cell)))
         store = function.__globals__
-        self._names += [(store, n, store[n]) for n in names_in(function.__code__) if n in store]
+        self._names += [(store, n, store[n]) for n in globals_in(function.__code__) if n in store]
 
     def is_same(self, root: Any = None) -> bool:
         """Whether all is in its place: quick, and sometimes False though nothing has changed."""

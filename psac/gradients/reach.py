@@ -17,6 +17,7 @@ import array
 import contextvars
 import ctypes
 import datetime
+import dis
 import functools
 import mmap
 import queue
@@ -75,6 +76,8 @@ DYNAMIC = {
     *("getattr", "setattr", "vars", "__dict__", "__getattribute__", "__setattr__", "attrgetter"),
     *("eval", "exec", "globals", "locals", "inspect", "gc", "_getframe", "__import__"),
 }
+BY_TEXT = {"globals", "eval", "exec"}  # with one of these it may name globals in a string
+OF_GLOBALS = {"LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL"}
 DEEPEST = 20
 
 
@@ -245,7 +248,7 @@ def of_function(function: Any) -> list[tuple[str, Any]]:
     parts += [(f" (default {k})", v) for k, v in enumerate(function.__defaults__ or ())]
     parts += [(f" (default {k})", v) for k, v in (function.__kwdefaults__ or {}).items()]
     parts += [(f".{name}", v) for name, v in vars(function).items()]
-    for name in sorted(names_in(function.__code__)):
+    for name in sorted(globals_in(function.__code__)):
         if name in function.__globals__:
             parts.append((f" (global) {name}", function.__globals__[name]))
     return parts
@@ -257,6 +260,16 @@ def names_in(code: CodeType) -> frozenset[str]:
     texts = {c for c in code.co_consts if isinstance(c, str) and c.isidentifier()}
     inner = [names_in(c) for c in code.co_consts if isinstance(c, CodeType)]
     return frozenset(set(code.co_names) | texts).union(*inner)
+
+
+@functools.lru_cache(maxsize=4096)
+def globals_in(code: CodeType) -> frozenset[str]:
+    """The globals that a code reads or writes, inner functions too; `model.x` is not a global x."""
+    if names_in(code) & BY_TEXT:
+        return names_in(code)
+    own = {i.argval for i in dis.get_instructions(code) if i.opname in OF_GLOBALS}
+    inner = [globals_in(c) for c in code.co_consts if isinstance(c, CodeType)]
+    return frozenset(own).union(*inner)
 
 
 def is_library(value: Any) -> bool:

@@ -171,7 +171,9 @@ def leaf_of(value: Any) -> Any:
         return value.__code__
     if isinstance(value, (type, FunctionType, ModuleType)):
         return type(value).__name__, getattr(value, "__qualname__", value.__name__)
-    return type(value).__name__, len(inside(value))
+    if isinstance(value, (dict, list, tuple, set, frozenset, deque)):
+        return type(value).__name__, len(value)
+    return type(value).__name__
 
 
 def state_of(generator: Any) -> Any:
