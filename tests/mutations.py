@@ -284,7 +284,7 @@ MUTATIONS = (
     ),
     Mutation(
         "what changes outside of the function is not written down",
-        (("gradients/evaluator.py", "            self.on_warning(CHANGED)\n", ""),),
+        (("gradients/evaluator.py", "self.on_warning(CHANGED)", "pass"),),
         (
             "tests/test_ledger_notes.py::test_what_changes_outside_is_in_the_ledger_though_warnings_are_ignored",
         ),
@@ -309,7 +309,7 @@ MUTATIONS = (
                 "if False:",
             ),
         ),
-        (f"{CAUSES}[N7-transposed]", f"{CAUSES}[N7-a_shape]"),
+        (f"{CAUSES}[N7-a_shape]",),
     ),
     Mutation(
         "an autograd.Function is not looked into",
