@@ -59,6 +59,7 @@ from psac.gradients import ClippedSum, Evaluator, Sensitive
 from psac.gradients.chance import own_draws_of_torch, own_generators
 from psac.gradients.checksums import Prints, checksums
 from psac.gradients.evaluate import LossFunction
+from psac.gradients.probe import Probe
 from psac.gradients.state import State
 from psac.gradients.training import attach, attached, modules_of, refuse_modules
 from psac.handing import Handed
@@ -230,7 +231,7 @@ class Private:
         self._state: State | None = None  # before the first of several physical batches
         # Told how many steps are spent, before a gradient is handed on.
         self.on_release: Callable[[int], None] | None = None
-        self.evaluator = Evaluator(model)
+        self.evaluator, self._probe = Evaluator(model), Probe(model)
         self.evaluator.outside.protect(tensors_of(data))
         self.evaluator.on_warning = lambda sentence: self.ledger.note_warning(sentence)
         rule = self._adaptive.rule(self._scale) if self._adaptive else clipping
@@ -338,6 +339,7 @@ class Private:
         self._refuse_changes()
         yield
         self._prints = None
+        self._probe.forget()
         self.evaluator.outside.accept()
 
     # What was spent
@@ -499,6 +501,7 @@ class Private:
         """
         self._refuse_unless_handed_out(batch)
         self._refuse_changes()
+        self.evaluator.is_suspicious = self._probe.has_changed(loss)
         assert self._out is not None
         is_last = self._out.is_last
         self._same_state_for_all_parts(loss, is_last)
@@ -514,6 +517,7 @@ class Private:
             self._below += float((norms <= self._scale).sum()) - len(norms) / 2
         if is_last:
             self.release()
+            self._probe.leave(loss, batch)
         else:
             self._prints = self._fingerprints()
         return is_last
@@ -544,6 +548,7 @@ class Private:
     def release(self) -> None:
         """Ledger, noise, optimizer; for loaders, which call it on an empty draw."""
         sums, below = self._total.collect(), self._below
+        self._probe.forget()
         self._below = 0.0
         self._spend(1)
         self.loader.advance()

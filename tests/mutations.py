@@ -33,6 +33,7 @@ AUDIT = (
 BY_HAND = "tests/test_private.py::test_without_noise_it_is_algorithm_1_step_by_step"
 NOISE_ONCE = "tests/test_private.py::test_noise_is_added_once_per_logical_step_with_the_stated_size"
 
+CAUSES = "tests/privacy/test_causes.py::test_one_record_moves_the_sums_by_its_bound_at_most"
 MUTATIONS = (
     Mutation(
         "no clipping",
@@ -280,6 +281,84 @@ MUTATIONS = (
         (
             "tests/test_user_functions.py::test_a_function_that_keeps_what_it_computed_is_refused_at_the_first_step",
         ),
+    ),
+    Mutation(
+        "what changes outside of the function is not written down",
+        (("gradients/evaluator.py", "self.on_warning(CHANGED)", "pass"),),
+        (
+            "tests/test_ledger_notes.py::test_what_changes_outside_is_in_the_ledger_though_warnings_are_ignored",
+        ),
+    ),
+    Mutation(
+        "how records were isolated is not written down",
+        (
+            (
+                "private.py",
+                '        self.ledger.note_way("batched" if batched else self.sensitive.way)\n',
+                "",
+            ),
+        ),
+        ("tests/test_ledger_notes.py::test_the_ways_are_in_the_ledger_when_the_gradient_arrives",),
+    ),
+    Mutation(
+        "attributes of a tensor from outside are not looked at",
+        (
+            (
+                "gradients/recorder.py",
+                "if not is_wrapped(source) and id(source) not in self.watch.known:",
+                "if False:",
+            ),
+        ),
+        (f"{CAUSES}[N7-a_shape]",),
+    ),
+    Mutation(
+        "an autograd.Function is not looked into",
+        (
+            (
+                "gradients/libraries.py",
+                "return usual(interpreter, under(within, function), *operands, **kwargs)",
+                "return usual(interpreter, function, *operands, **kwargs)",
+            ),
+        ),
+        (f"{CAUSES}[N1-a_function]",),
+    ),
+    Mutation(
+        "operators with a kernel in Python are taken for torch's own",
+        (
+            (
+                "gradients/libraries.py",
+                "if name in kernels_in_python(len(torch.library._impls)):",
+                "if False:",
+            ),
+            (
+                "gradients/libraries.py",
+                "set_vmap_fallback_enabled(with_loops)",
+                "set_vmap_fallback_enabled(True)",
+            ),
+        ),
+        (f"{CAUSES}[N2-an_operator_of_a_library]",),
+    ),
+    Mutation(
+        "records that are computed one at a time are computed once",
+        (
+            (
+                "gradients/alone.py",
+                "if code_of(loss) not in self._known or not secrets.randbelow(SECRET_STEPS):",
+                "if False:",
+            ),
+        ),
+        (f"{CAUSES}[N2-a_file]", f"{CAUSES}[N2-a_thread]"),
+    ),
+    Mutation(
+        "nobody probes for what no walk reaches",
+        (
+            (
+                "gradients/probe.py",
+                "return not are_equal(before,",
+                "return False and are_equal(before,",
+            ),
+        ),
+        (f"{CAUSES}[N7-a_file]",),
     ),
     Mutation(
         "records that are not finite are not set apart",

@@ -20,16 +20,18 @@ import torch
 from torch import Tensor, nn
 
 from . import trees
+from .alone import OneByOne
 from .cluster import clusters_of
 from .errors import NotIsolated, NotVectorized
-from .evaluate import Evaluation, LossFunction, OneByOne, refuse_constant
+from .evaluate import Evaluation, LossFunction
 from .libraries import refuse_seeding, without_branches
 from .measured import Measured
+from .outside import Outside
 from .precision import HALF, without_autocast
 from .recorder import Uses
 from .rows.owners import Codes, NotFinite, Owners
 from .rows.recorder import RowRecorder, Tap
-from .watch import Outside, Watch, storage_of
+from .watch import Watch, storage_of
 
 
 class Batched:
@@ -98,7 +100,8 @@ class Batched:
 
     @without_autocast
     def _backward(self, rec: RowRecorder, losses: Tensor) -> Measured:
-        refuse_constant(losses)
+        if not losses.requires_grad:
+            raise NotFinite  # of masked records: one at a time they are known to be
         clusters = clusters_of(rec.sources, self.names)
         measured = Measured(clusters, rec.uses, rec.num_records, self.activation_bytes)
         rec.codes = codes = Codes(rec.num_records, torch.float16 in rec.kinds, losses.device)

@@ -12,39 +12,35 @@ any graph.
 from __future__ import annotations
 
 import contextlib
-import contextvars
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch._C import _functorch  # type: ignore[attr-defined]
 from torch.autograd.graph import disable_saved_tensors_hooks
-from torch.overrides import TorchFunctionMode
 
 from . import trees
-from .chance import own_generators
-from .checksums import checksums
 from .cluster import clusters_of
 from .errors import NotVectorized, PrivacyError
 from .libraries import (
     refuse_seeding,
     without_branches,
-    without_checkpoints,
     without_own_rules,
-    without_seeding,
 )
 from .measured import Measured
 from .old_functions import with_old_functions
+from .outside import Outside, code_of
 from .paths import MeasuredPaths, Path, followed
 from .precision import without_autocast
-from .recorder import Recorder, tensors_in
+from .reach import Reach
+from .recorder import Recorder, WithinFunction
 from .rules.chance import NeedsSharing, Place
 from .rules.derivatives import NeedsCopies
 from .rules.values import NeedsPaths
-from .state import State
-from .watch import Outside, Watch, is_wrapped, refuse_remains, storage_of
+from .state import State, refuse_memory
+from .watch import Watch, is_wrapped, refuse_remains, storage_of
 
 TORCH: Any = torch._C
 LossFunction = Callable[..., Tensor]
@@ -91,6 +87,7 @@ class Vectorized:
         self.watch = Watch(outside)
         self.is_half = False  # whether the last call computed in half precision
         self.writes = False  # whether the last call has written to its arguments
+        self.with_loops = False  # whether torch may loop over records where it has no batching rule
 
     def evaluate(
         self,
@@ -174,7 +171,10 @@ class Vectorized:
 
         seed, versions = torch.initial_seed(), [leaf._version for leaf in inputs]
         functions: set[Any] = set()
-        with without_own_rules(functions), with_old_functions(rec, functions):
+        with (
+            without_own_rules(functions, lambda: WithinFunction(self.watch), self.with_loops),
+            with_old_functions(rec, functions),
+        ):
             with (
                 torch.enable_grad(),
                 disable_saved_tensors_hooks(NO_HOOKS),
@@ -189,7 +189,7 @@ class Vectorized:
             self.writes = versions != [leaf._version for leaf in inputs]
             measured = self._backward(rec, losses)
         for function in functions:  # what runs inside passes no function mode
-            for value in list(vars(function).values()):
+            for _, value in Reach({"function": function}).found:
                 if isinstance(value, Tensor) and is_wrapped(value):
                     self.watch.keep(value)
         self.activation_bytes = max(self.activation_bytes, measured.activation_bytes)
@@ -245,12 +245,6 @@ class Vectorized:
                 store[key] = parameter
 
 
-def code_of(loss: LossFunction) -> Any:
-    """What stays the same when a function is defined anew in each step."""
-    function = getattr(loss, "__func__", loss)
-    return getattr(function, "__code__", None) or type(loss)
-
-
 def together(paths: list[Path], n: int) -> Evaluation:
     """The evaluation of all paths, in the order of the batch."""
     if len(paths) == 1:
@@ -302,115 +296,6 @@ def refuse_constant(losses: Tensor) -> None:
         )
 
 
-class OneRecord(TorchFunctionMode):
-    """Plain torch on one record; what was computed from the record is known, and watched."""
-
-    def __init__(self, watch: Watch, record: list[Tensor]) -> None:
-        super().__init__()
-        self.watch = watch
-        self._of_record = set(map(id, record))
-        watch.known |= self._of_record
-        for tensor in record:
-            watch.keep(tensor)
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        is_of_record = False
-        for tensor in tensors_in((*args, *kwargs.values())):
-            if id(tensor) in self._of_record:
-                is_of_record = True
-            elif id(tensor) not in self.watch.known:
-                self.watch.meet(tensor)
-        result = func(*args, **kwargs)
-        for tensor in tensors_in((result,)):
-            self.watch.known.add(id(tensor))
-            if is_of_record:
-                self._of_record.add(id(tensor))
-                self.watch.keep(tensor)
-            else:
-                self._of_record.discard(id(tensor))
-        return result
-
-
-class OneByOne:
-    """Each record alone, by plain autograd: exact for every model, and slow.
-
-    Every record starts from the same state of model and function, and must leave the same one; what
-    it has left is undone.
-    """
-
-    def __init__(
-        self, model: nn.Module, parameters: Mapping[str, nn.Parameter], outside: Outside
-    ) -> None:
-        self.model, self.parameters, self.outside = model, parameters, outside
-        self.read: list[Any] = []
-
-    def evaluate(self, loss: LossFunction, batch: Any) -> Evaluation:
-        n = trees.num_records(batch)
-        rows: dict[str, list[Tensor | None]] = {name: [None] * n for name in self.parameters}
-        losses, self.read = [], []
-        private = self.outside.storages | set(map(storage_of, trees.leaves(batch)))
-        roots = {"model": self.model, "loss": loss}
-        before, left = State(roots, private), None
-        if torch._C._len_torch_dispatch_stack():
-            raise PrivacyError(
-                "a TorchDispatchMode is on: it sees one record after the other, and psac does not "
-                "see what it keeps. Call private.step outside of it."
-            )
-        if TORCH._autograd._top_saved_tensors_default_hooks(True) is not None:
-            raise PrivacyError(
-                "hooks on saved tensors are on: they see one record after the other, and psac does "
-                "not see what they keep. Call private.step outside of them."
-            )
-        seed = int(torch.randint(2**62, ()))
-        for k in range(n):
-            one = trees.record(batch, k)
-            # By what the record is, not by its place in the batch.
-            with own_generators(hash((seed, *checksums(trees.leaves(one))))):
-                context = contextvars.copy_context()
-                value, grads = context.run(self.gradient, loss, one, private)
-            losses.append(value)
-            for name, grad in grads.items():
-                rows[name][k] = grad
-            difference = before.difference(State(roots, private))
-            before.empty_caches()
-            if difference:
-                before.restore()
-            if left is not None and left != difference:
-                refuse_memory(left, difference)
-            left = difference
-        if not any(g is not None for grads in rows.values() for g in grads):
-            refuse_constant(torch.stack(losses))
-        stacked = {
-            name: filled(grads) for name, grads in rows.items() if any(g is not None for g in grads)
-        }
-        return Evaluation(torch.stack(losses), Measured.of_rows(stacked, n), "alone")
-
-    def gradient(
-        self, loss: LossFunction, one: Any, private: set[int]
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        """The loss of one record and its gradient, by name where there is any."""
-        one = trees.map_tensors(one, own_copy)
-        watch, seed = Watch(self.outside, private), torch.initial_seed()
-        with (
-            torch.enable_grad(),
-            without_seeding(),
-            without_checkpoints(),
-            OneRecord(watch, trees.leaves(one)),
-        ):
-            value = one_number(trees.call(loss, self.model, one)).reshape(())
-        if torch.initial_seed() != seed:
-            refuse_seeding()
-        found = gradient_of(value, self.parameters)
-        value = value.detach().clone()
-        del one
-        refuse_remains(self.model, watch.remains(), {"model": self.model, "loss": loss})
-        self.read += watch.read
-        return value, found
-
-
 def own_copy(leaf: Tensor) -> Tensor:
     """A record in memory of its own: the function may write to it."""
     return leaf.detach().clone()
@@ -423,17 +308,3 @@ def gradient_of(value: Tensor, parameters: Mapping[str, nn.Parameter]) -> dict[s
     grads = torch.autograd.grad(value, list(parameters.values()), allow_unused=True)
     pairs = zip(parameters, grads, strict=True)
     return {name: g.to_dense() if g.is_sparse else g for name, g in pairs if g is not None}  # pyright: ignore[reportUnnecessaryComparison]
-
-
-def refuse_memory(first: dict[str, Any], second: dict[str, Any]) -> NoReturn:
-    """Two records, each from the same state, have left different ones."""
-    paths = sorted(p for p in first.keys() | second.keys() if first.get(p) != second.get(p))
-    raise PrivacyError(
-        f"the loss function writes what it computed from a record to {', '.join(paths[:5])}, where "
-        "the next one, and whoever has the model, can read it. Leave nothing of a record behind."
-    )
-
-
-def filled(grads: list[Tensor | None]) -> Tensor:
-    like = next(g for g in grads if g is not None)
-    return torch.stack([torch.zeros_like(like) if g is None else g for g in grads])

@@ -26,6 +26,7 @@ from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
 
 from . import trees
+from .alone import OneByOne
 from .batched import Batched
 from .errors import (
     NotVectorized,
@@ -35,12 +36,14 @@ from .errors import (
     announce_paths,
     place_of,
 )
-from .evaluate import Evaluation, LossFunction, OneByOne, Vectorized, code_of
+from .evaluate import Evaluation, LossFunction, Vectorized
 from .isolation import Schedule
+from .libraries import is_loop_over_records, refuse_overridden_operators
+from .outside import Outside, code_of
 from .selfcheck import distance, tolerance
 from .state import State
 from .training import survey, trainable
-from .watch import Outside, refuse_remains
+from .watch import refuse_remains
 
 CHANGED = "The loss function read something from outside that changed between two steps."
 
@@ -64,6 +67,7 @@ class Evaluator:
         self._trusted: set[tuple] = set()  # signatures that were compared with plain autograd
         self._told_of_paths: set[tuple] = set()  # by function and kind of batch
         self._told = False
+        self.is_suspicious = False  # a probe has seen that something outside has changed
         # Told of every warning about privacy, in a short sentence that may be published.
         self.on_warning: Callable[[str], None] = lambda sentence: None
 
@@ -74,13 +78,14 @@ class Evaluator:
                 "not its result."
             )
         refuse_modes()
+        refuse_overridden_operators()
         self.outside.known = survey(self.model, self.parameters)
         _functorch._set_vmap_fallback_warning_enabled(False)
-        numbers = self.outside.changed_numbers(loss)
+        changed = self.outside.changed(loss)
         evaluate = self._together if batched else self._evaluate
         evaluation = evaluate(loss, batch)
-        self.outside.remember_numbers(loss)
-        self._judge_reads(evaluation.way, numbers)
+        self.outside.remember(loss)
+        self._judge_changes(evaluation.way, changed)
         return evaluation
 
     def _evaluate(self, loss: LossFunction, batch: Any) -> Evaluation:
@@ -98,6 +103,13 @@ class Evaluator:
         except Exception as error:
             if "allocate memory" in str(error):
                 raise
+            if is_loop_over_records(error) and not self.vectorized.with_loops:
+                self.vectorized.with_loops = True
+                without_frames(error)
+                if before is not None:
+                    before.restore()
+                self._refuse_remains(loss)
+                return self._evaluate(loss, batch)
             return self._alone(key, loss, batch, error, before)
         self._refuse_remains(loss)
         return evaluation
@@ -169,15 +181,17 @@ class Evaluator:
             self.model, self.vectorized.watch.remains(), {"model": self.model, "loss": loss}
         )
 
-    def _judge_reads(self, way: str, numbers: list[str]) -> None:
+    def _judge_changes(self, way: str, changed: list[str]) -> None:
         """Names what the function reads from outside, if that changes from step to step."""
         reads = {
             "vmap": self.vectorized.watch.read,
             "batched": self.batched.watch.read,
             "alone": self.one_by_one.read,
         }[way]
-        changed = [f"a tensor of shape {list(t.shape)}" for t in self.outside.changed(reads)]
-        changed += numbers
+        changed += [f"a tensor of shape {list(t.shape)}" for t in self.outside.changed_reads(reads)]
+        if self.is_suspicious and not changed:
+            changed = ["something that psac does not reach (a file, a library, another thread)"]
+        self.is_suspicious = False
         if changed:
             self.on_warning(CHANGED)
         if changed and not self._told:

@@ -27,13 +27,13 @@ from . import trees
 from .batched import Batched
 from .chance import same_generators, seed_all
 from .errors import NotIsolated, NotVectorized, PrivacyError
-from .evaluate import Evaluation, LossFunction, refuse_memory
+from .evaluate import Evaluation, LossFunction
 from .groups import TOGETHER
 from .recorder import transparent
 from .rows.owners import NotFinite
 from .rows.recorder import is_open
 from .selfcheck import distance, tolerance
-from .state import State
+from .state import State, refuse_memory
 
 SECRET_STEPS = 16  # one of so many is tested, though nothing in it is new
 # Allowed relative differences, in units of the rounding of one number.

@@ -5,6 +5,8 @@ Nothing of it stays: when the call is over, each library is as it was.
 - `torch.utils.checkpoint` saves memory by hooks on saved tensors, which see all records.  Blocks
   run without it: same results, and the memory of a model without checkpoints.
 - `torch.compile` does not trace under a function mode: compiled code runs as it was written.
+- Operators whose kernel is Python are called record by record, wherever they are called from: what
+  they remember would meet the next record.  `refuse_operator_of_library` and `NotVectorized`.
 - A batching rule of the user's own (an autograd.Function with a `vmap`, a custom operator) would
   see all records: whatever calls one, forward or backward, is computed one record at a time.
 - `transformers` leaves out attention masks that mask nothing, which is a branch on values.  Masks
@@ -22,12 +24,26 @@ from typing import Any, NoReturn
 import torch
 import torch.utils.checkpoint as checkpoints
 from torch import Tensor
+from torch._C import _functorch  # type: ignore[attr-defined]
 from torch._C._functorch import TransformType
 from torch._functorch import predispatch
 from torch._functorch.autograd_function import custom_function_call
 from torch._library.custom_ops import OPDEFS
 
 from .errors import NotVectorized, PrivacyError
+
+# Namespaces of operators that come with torch, and the rules that it has written in Python.
+OF_TORCH = {
+    *("aten", "prims", "c10d", "onednn", "quantized", "mkldnn", "mkl", "debugprims", "rngprims"),
+    *("debug_mode_ops", "export", "torchvision", "torchaudio", "inductor", "_inductor_test"),
+    *("fsdp", "symm_mem", "onnx", "onnx_symbolic", "streams", "flex_lib", "_dtensor", "_native"),
+    *("c10d_functional", "_c10d_functional", "_c10d_functional_autograd"),
+}
+RULES_OF_TORCH = {
+    *("smooth_l1_loss_backward", "huber_loss_backward", "mse_loss_backward", "addr"),
+    *("nll_loss_forward", "nll_loss_backward", "nll_loss2d_forward", "nll_loss2d_backward"),
+}
+SEES_ALL = ("CPU", "Auto", "Func", "Comp", "Batch")  # how the keys of such kernels begin
 
 
 @contextlib.contextmanager
@@ -91,10 +107,14 @@ def telling(made: Callable[[Any], None]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def without_own_rules(called: set[Any]) -> Iterator[None]:
+def without_own_rules(
+    called: set[Any], within: Callable[[], Any], with_loops: bool
+) -> Iterator[None]:
     """For forward and backward: a batching rule that torch did not make raises `NotVectorized`.
 
-    `called` gets the autograd functions that ran.
+    `called` gets the autograd functions that ran, each of them under the mode that `within` makes.
+    `with_loops`: torch may call an operator for one record after the other where it has no batching
+    rule.
     """
     table = custom_function_call.functorch_table
     usual = table[TransformType.Vmap]
@@ -106,18 +126,90 @@ def without_own_rules(called: set[Any]) -> Iterator[None]:
                 f"{function.__name__} is an autograd.Function with a vmap rule of its own, which "
                 "sees all records at once"
             )
-        return usual(interpreter, function, *operands, **kwargs)
+        return usual(interpreter, under(within, function), *operands, **kwargs)
 
     ruled = {op: op._vmap_fn for op in OPDEFS.values() if op._vmap_fn is not None}
+    falls_back = _functorch._is_vmap_fallback_enabled()
     try:
+        _functorch._set_vmap_fallback_enabled(with_loops)
         table[TransformType.Vmap] = rule
         for op in ruled:
             op._vmap_fn = functools.partial(refuse_operator, op)
         yield
     finally:
+        _functorch._set_vmap_fallback_enabled(falls_back)
         table[TransformType.Vmap] = usual
         for op, function in ruled.items():
             op._vmap_fn = function
+
+
+OPERATORS = (torch._ops.OpOverloadPacket, torch._ops.OpOverload)
+
+
+def under(within: Callable[[], Any], function: Any) -> Any:
+    """The same autograd.Function, whose methods run under a mode: else they pass none."""
+
+    def watched(method: Callable) -> Any:
+        @functools.wraps(method)
+        def run(*args: Any) -> Any:
+            with within():
+                return method(*args)
+
+        return staticmethod(run)
+
+    names = ("forward", "backward", "setup_context")
+    return type(function.__name__, (function,), {n: watched(getattr(function, n)) for n in names})
+
+
+def refuse_operator_in_python(func: Any, *, is_alone: bool = False) -> None:
+    """An operator with a kernel in Python is called record by record, and may remember one.
+
+    Into one of `torch.library.custom_op` psac can look, where records are computed one at a time.
+    """
+    name = str(func).replace(".", "::", 1)
+    name = name if isinstance(func, torch._ops.OpOverloadPacket) else name.rsplit(".", 1)[0]
+    if name in OPDEFS:
+        if is_alone:
+            return
+        raise NotVectorized(f"{name} is an operator in Python, which vmap does not see into")
+    if name in kernels_in_python(len(torch.library._impls)):
+        raise PrivacyError(
+            f"{name} is an operator with a kernel in Python (torch.library.Library.impl): it sees "
+            "one record after the other, and psac does not see what it keeps. Call the Python "
+            "function itself, or make it an operator by torch.library.custom_op."
+        )
+
+
+@functools.lru_cache(maxsize=1)
+def kernels_in_python(count: int) -> frozenset[str]:
+    """Names of operators that somebody gave a kernel in Python; `count` is of all that are."""
+    found = set()
+    for space, name, key in (entry.split("/") for entry in torch.library._impls):
+        name = name.split(".")[0]
+        is_known = name in RULES_OF_TORCH and key == "FuncTorchBatched"
+        if space not in OF_TORCH:
+            is_known = key in ("Meta", "FakeTensor")
+        elif space != "aten" or not key.startswith(SEES_ALL):
+            is_known = True
+        if not is_known:
+            found.add(f"{space}::{name}")
+    return frozenset(found)
+
+
+def refuse_overridden_operators() -> None:
+    """Of torch's own operators, those that were given another kernel in Python."""
+    changed = [n for n in kernels_in_python(len(torch.library._impls)) if n.startswith("aten::")]
+    if changed:
+        raise PrivacyError(
+            f"{', '.join(sorted(changed)[:5])}: torch's own operator has another kernel in Python "
+            "(torch.library.Library.impl), which would see all records. Remove it."
+        )
+
+
+def is_loop_over_records(error: Exception) -> bool:
+    """Whether an operator of torch lacks a batching rule, so that it would be called in a loop."""
+    space = str(error).split("::")[0]
+    return "hit the vmap fallback" in str(error) and space in OF_TORCH
 
 
 def refuse_operator(op: Any, *_: Any) -> Any:

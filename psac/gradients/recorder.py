@@ -26,11 +26,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch._C import _functorch  # type: ignore[attr-defined]
-from torch._library.custom_ops import OPDEFS
 from torch.overrides import TorchFunctionMode
 
 from .contributions import Contribution, Dense
 from .errors import NotVectorized, PrivacyError
+from .libraries import OPERATORS, refuse_operator_in_python
 from .precision import HALF
 from .rules import RULES, chance
 from .rules.physical import physically
@@ -211,15 +211,14 @@ class Recorder(TorchFunctionMode):
         self, func: Any, types_: Any, args: tuple = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         if type(func) is AttributeOfTensor:
-            rule = RULES.get(func)
-            if rule is not None:
-                result = rule(self, *args)
-                if result is not NotImplemented:
-                    return result
-            result = func(*args)
-            if isinstance(result, Tensor):  # x.T, x.mT, x.real
-                self._look(args, {})
-                self.watch.made(result)
+            source, rule = args[0], RULES.get(func)
+            if not is_wrapped(source) and id(source) not in self.watch.known:
+                self.watch.meet(source)
+            result = NotImplemented if rule is None else rule(self, *args)
+            if result is NotImplemented:
+                result = func(*args)
+                if isinstance(result, Tensor):  # x.T, x.mT, x.real
+                    self.watch.made_by_attribute(result, source)
             return result
         kwargs = kwargs or {}
         shared, records = self._look(args, kwargs)
@@ -237,15 +236,15 @@ class Recorder(TorchFunctionMode):
             if records:
                 raise NotVectorized("numbers for a record are drawn from a generator of your own")
             return self._drawn_once(func, args, kwargs)
-        if records:
-            self._refuse_operators(func)
-            if shared and torch.is_grad_enabled():
-                name = getattr(func, "__name__", str(func))
-                if is_in_place(name) and is_trained(args[0]) and not self.gives_to_records(args[0]):
-                    raise NotVectorized(f"{name} writes a record into a tensor of parameters")
-                name = name.strip("_")
-                args = self._replaced(args, name)
-                kwargs = {key: self._replaced(value, name) for key, value in kwargs.items()}
+        if isinstance(func, OPERATORS):
+            refuse_operator_in_python(func)
+        if records and shared and torch.is_grad_enabled():
+            name = getattr(func, "__name__", str(func))
+            if is_in_place(name) and is_trained(args[0]) and not self.gives_to_records(args[0]):
+                raise NotVectorized(f"{name} writes a record into a tensor of parameters")
+            name = name.strip("_")
+            args = self._replaced(args, name)
+            kwargs = {key: self._replaced(value, name) for key, value in kwargs.items()}
         try:
             result = func(*args, **kwargs)
         except RuntimeError as error:
@@ -309,21 +308,32 @@ class Recorder(TorchFunctionMode):
             return type(value)(self._replaced(v, rule) for v in value)
         return value
 
-    def _refuse_operators(self, func: Any) -> None:
-        """An operator in Python is called record by record, and may remember one for the next."""
-        if isinstance(func, (torch._ops.OpOverloadPacket, torch._ops.OpOverload)):
-            name = str(func).replace(".", "::", 1)
-            if name.rsplit(".", 1)[0] in OPDEFS or name in OPDEFS:
-                raise NotVectorized(
-                    f"{name} is an operator in Python, which vmap does not see into"
-                )
-
     def _drawn_once(self, func: Any, args: tuple, kwargs: Mapping[str, Any]) -> Any:
         """Numbers from a generator of the user's own: the same for all records."""
         with physically():
             value = func(*args, **kwargs)
         self.watch.made(value)
         return value
+
+
+class WithinFunction(TorchFunctionMode):
+    """Inside an autograd.Function, which the recorder takes as one call."""
+
+    def __init__(self, watch: Watch) -> None:
+        super().__init__()
+        self.watch = watch
+
+    def __torch_function__(
+        self, func: Any, types_: Any, args: tuple = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        if isinstance(func, OPERATORS):
+            refuse_operator_in_python(func)
+        for tensor in tensors_in((*args, *(kwargs or {}).values())):
+            if not is_wrapped(tensor) and id(tensor) not in self.watch.known:
+                self.watch.meet(tensor)
+        result = func(*args, **(kwargs or {}))
+        self.watch.made(result)
+        return result
 
 
 def pass_over(uses: Uses) -> None:

@@ -9,39 +9,38 @@ from __future__ import annotations
 
 import array
 import copy
-import datetime
 import functools
 import hashlib
 import os
 import random
-import sys
-import threading
-from collections import OrderedDict, defaultdict, deque
-from collections.abc import Callable, Container, Iterator
-from numbers import Number
-from types import FunctionType, GeneratorType, MethodType, ModuleType, SimpleNamespace
-from typing import Any
+from collections import deque
+from collections.abc import Callable, Container
+from types import FunctionType, GeneratorType, ModuleType
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch._library.custom_ops import CustomOpDef
 
 from .checksums import checksums
-from .watch import parts_of, storage_of
+from .errors import PrivacyError
+from .reach import (
+    BUFFERS,
+    HOOKS_ON_ALL,
+    PLAIN_CONTAINERS,
+    STORES,
+    Cached,
+    Reach,
+    inside,
+    is_iterator,
+    is_library,
+    is_long,
+    is_plain,
+)
+from .watch import storage_of
 
-PLAIN = (
-    *(type(None), bool, int, float, complex, str, bytes, bytearray, range),
-    *(torch.dtype, torch.device, torch.Size, np.generic, array.array, Number, datetime.date),
-)
-# Others may do anything when they are read or copied: their content is compared, not restored.
-PLAIN_CONTAINERS = (dict, list, set, deque, OrderedDict, defaultdict)
-# Of the standard library, and yet with things of the user's inside.
-OPEN = (
-    *(nn.Module, dict, list, set, tuple, deque, functools.partial, MethodType),
-    *(threading.local, CustomOpDef, SimpleNamespace),
-)
-DEEPEST = 20
+SET_BY_TORCH = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")  # on the first use of an operator
+GENERATORS = (torch.Generator, np.random.Generator, random.Random)
 
 
 class State:
@@ -49,94 +48,59 @@ class State:
 
     def __init__(self, roots: dict[str, Any], private: Container[int] = ()) -> None:
         """Memory of `private` records is passed over: nobody may read or write it anyway."""
-        self._private = private
         self._contents: list[tuple[Any, Any]] = []  # containers, and a shallow copy of each
         self._values: list[tuple[Any, Any]] = []  # tensors and arrays, and a copy of each
-        self._generators: list[tuple[Callable[[Any], Any], Any]] = []
+        self._puts: list[tuple[Callable[[Any], Any], Any]] = []  # and what each is called with
         self._caches: list[Any] = []  # of functools: emptied, not restored
         self.leaves: dict[str, Any] = {}  # by path: a value that can be compared
-        self._seen: dict[int, str] = {}
-        self._alive: list[Any] = []  # so that no id is used twice
-        for name, root in {**roots, "os.environ": dict(os.environ)}.items():
-            self._visit(name, root, 0)
         self._environment = dict(os.environ)
+        ours = {k: v for k, v in self._environment.items() if k not in SET_BY_TORCH}
+        self.reach = Reach({**roots, **HOOKS_ON_ALL, "os.environ": ours})
+        for path, value in self.reach.found:
+            if isinstance(value, Tensor) and storage_of(value) in private:
+                continue
+            self.leaves[path] = leaf_of(value)
+            self._keep(value)
 
-    def _visit(self, path: str, value: Any, depth: int) -> None:
-        if isinstance(value, PLAIN):
-            self.leaves[path] = repr(value)
-            if isinstance(value, (bytearray, array.array)):
-                self._values.append((value, copy.copy(value)))
-            return
-        if id(value) in self._seen or depth > DEEPEST:
-            return
-        self._seen[id(value)] = path
-        self._alive.append(value)
+    def _keep(self, value: Any) -> None:
+        """What is needed to restore it."""
         if isinstance(value, Tensor):
-            self._visit_tensor(path, value)
-        elif isinstance(value, np.ndarray):
-            self.leaves[path] = (value.shape, hashlib.sha1(value.tobytes()).hexdigest())
-            self._values.append((value, value.copy()))
-        elif hasattr(value, "cache_clear") and hasattr(value, "__wrapped__"):
+            if not isinstance(value, nn.Parameter):
+                self._values.append((value, value.detach().clone()))
+        elif isinstance(value, (bytearray, array.array, np.ndarray)):
+            self._values.append((value, copy.copy(value)))
+        elif is_plain(value):
+            return
+        elif isinstance(value, Cached):
             self._caches.append(value)
-            self._visit(f"{path}.__wrapped__", value.__wrapped__, depth + 1)
-        elif isinstance(value, GeneratorType):
-            frame = value.gi_frame
-            self.leaves[path] = None if frame is None else frame.f_lasti
-            self._visit(f"{path} (locals)", dict(frame.f_locals) if frame else {}, depth + 1)
-        elif isinstance(value, Iterator) and type(value).__module__ in ("builtins", "itertools"):
-            self.leaves[path] = repr(value.__reduce__())  # it moves on, and cannot be put back
-        elif isinstance(value, (torch.Generator, np.random.Generator, random.Random)):
-            self._visit_generator(path, value)
-        elif isinstance(value, ModuleType) and not is_library(value):
-            self._contents.append((vars(value), dict(vars(value))))
-            for name, part in list(vars(value).items()):
-                if not name.startswith("__"):
-                    self._visit(f"{path}.{name}", part, depth + 1)
-        elif isinstance(value, type) and not is_library(value):
-            for name, part in list(vars(value).items()):
-                if not name.startswith("__"):
-                    self._visit(f"{path}.{name}", part, depth + 1)
+        elif isinstance(value, GENERATORS):
+            self._keep_generator(value)
+        elif type(value) in PLAIN_CONTAINERS:
+            self._contents.append((value, copy.copy(value)))
+        elif isinstance(value, torch.jit.ScriptModule):
+            self._keep_scripted(value)
         elif not isinstance(value, type) and not is_library(value):
-            self._visit_container(path, value, depth)
+            own = getattr(value, "__dict__", None)
+            for store in (own, *(getattr(value, name, None) for name in stores_of(value))):
+                if isinstance(store, dict):
+                    self._contents.append((store, dict(store)))
 
-    def _visit_generator(self, path: str, value: Any) -> None:
+    def _keep_generator(self, value: Any) -> None:
         """A random generator of the user's own."""
         if isinstance(value, torch.Generator):
-            state, put = value.get_state(), value.set_state
-        elif isinstance(value, random.Random):
-            if isinstance(value, random.SystemRandom):
-                return
-            state, put = value.getstate(), value.setstate
-        else:
-            bits = value.bit_generator
-            state, put = bits.state, functools.partial(setattr, bits, "state")
-        self.leaves[path] = hashlib.sha1(repr(state).encode()).hexdigest()
-        self._generators.append((put, state))
-
-    def _visit_tensor(self, path: str, value: Tensor) -> None:
-        if storage_of(value) in self._private:
+            put = value.set_state
+        elif isinstance(value, np.random.Generator):
+            put = functools.partial(setattr, value.bit_generator, "state")
+        elif isinstance(value, random.SystemRandom):
             return
-        self.leaves[path] = (tuple(value.shape), value.dtype, checksums([value])[0])
-        if not isinstance(value, nn.Parameter):
-            self._values.append((value, value.detach().clone()))
+        else:
+            put = value.setstate
+        self._puts.append((put, state_of(value)))
 
-    def _visit_container(self, path: str, value: Any, depth: int) -> None:
-        if type(value) in PLAIN_CONTAINERS:
-            self._contents.append((value, copy.copy(value)))
-        elif isinstance(getattr(value, "__dict__", None), dict):
-            self._contents.append((value.__dict__, dict(value.__dict__)))
-        if isinstance(value, nn.Module):
-            for store in (value._buffers, value._parameters, value._modules):
-                # torch.jit has others
-                if isinstance(store, dict):  # pyright: ignore[reportUnnecessaryIsInstance]
-                    self._contents.append((store, dict(store)))
-        parts = parts_of(value)
-        scripted = isinstance(value, torch.jit.ScriptModule)
-        if not scripted:
-            parts.append((" (class)", type(value)))
-        self.leaves[path] = (type(value).__name__, len(parts))
-        for step, part in parts:
-            self._visit(path + step, part, depth + 1)
+    def _keep_scripted(self, module: Any) -> None:
+        for step, part in inside(module):
+            if is_plain(part) and step.startswith("."):
+                self._puts.append((functools.partial(module._c.setattr, step[1:]), part))
 
     def restore(self) -> None:
         for container, content in self._contents:
@@ -147,11 +111,11 @@ class State:
                 container.extend(content)
             else:
                 container.update(content)
-        if dict(os.environ) != self._environment:
+        if not self.has_environment():
             os.environ.clear()
             os.environ.update(self._environment)
         self.empty_caches()
-        for put, state in self._generators:
+        for put, state in self._puts:
             put(state)
         with torch.no_grad():
             for value, content in self._values:
@@ -166,6 +130,10 @@ class State:
         for cache in self._caches:
             cache.cache_clear()
 
+    def has_environment(self) -> bool:
+        """Whether the variables of the environment are as they were."""
+        return dict(os.environ) == self._environment
+
     def difference(self, later: State) -> dict[str, Any]:
         """What is there later and was not the same before, by path; None for what is gone."""
         paths = self.leaves.keys() | later.leaves.keys()
@@ -174,6 +142,51 @@ class State:
             for path in sorted(paths)
             if self.leaves.get(path) != later.leaves.get(path)
         }
+
+
+def leaf_of(value: Any) -> Any:
+    """A content to compare with an earlier one; a kind, where parts have a content of their own."""
+    if is_plain(value):
+        return repr(value)
+    if isinstance(value, Tensor):
+        return tuple(value.shape), value.dtype, checksums([value])[0]
+    if isinstance(value, BUFFERS):
+        return hashlib.sha1(memoryview(value).cast("B")).hexdigest()
+    if isinstance(value, np.ndarray):
+        return value.shape, hashlib.sha1(value.tobytes()).hexdigest()
+    if is_long(value):
+        return hashlib.sha1(repr(value).encode()).hexdigest()
+    if isinstance(value, GENERATORS) and not isinstance(value, random.SystemRandom):
+        state = state_of(value)
+        if isinstance(state, Tensor):
+            return checksums([state])[0]
+        return hashlib.sha1(repr(state).encode()).hexdigest()
+    if isinstance(value, GeneratorType):
+        frame = value.gi_frame
+        local = {} if frame is None else frame.f_locals
+        plain = {name: repr(part) for name, part in local.items() if is_plain(part)}
+        return frame and frame.f_lasti, plain
+    if is_iterator(type(value)):
+        return repr(value.__reduce__())  # it moves on, and cannot be put back
+    if isinstance(value, FunctionType) and not is_library(value):
+        return value.__code__
+    if isinstance(value, (type, FunctionType, ModuleType)):
+        return type(value).__name__, getattr(value, "__qualname__", value.__name__)
+    if isinstance(value, (dict, list, tuple, set, frozenset, deque)):
+        return type(value).__name__, len(value)
+    return type(value).__name__
+
+
+def state_of(generator: Any) -> Any:
+    if isinstance(generator, torch.Generator):
+        return generator.get_state()
+    if isinstance(generator, np.random.Generator):
+        return generator.bit_generator.state
+    return generator.getstate()
+
+
+def stores_of(value: Any) -> tuple[str, ...]:
+    return STORES if isinstance(value, nn.Module) else ()
 
 
 def same_items(first: Any, second: Any) -> bool:
@@ -187,19 +200,10 @@ def same_items(first: Any, second: Any) -> bool:
     return all(a is b for a, b in zip(first, second, strict=True))
 
 
-def is_library(value: Any) -> bool:
-    """Code that is not the user's: Python's, torch's, psac's, of installed packages."""
-    if type(value).__name__ in ("builtin_function_or_method", "method_descriptor"):
-        return True
-    if isinstance(value, OPEN):
-        return False
-    if isinstance(value, ModuleType):
-        home = value.__name__
-    else:
-        owner = value if isinstance(value, (type, FunctionType)) else type(value)
-        home = getattr(owner, "__module__", None) or ""
-    root = home.split(".")[0]
-    if root in ("torch", "psac", "numpy", "builtins") or root in sys.stdlib_module_names:
-        return root != "__main__"
-    file = getattr(sys.modules.get(home), "__file__", None) or ""
-    return "site-packages" in file or "dist-packages" in file
+def refuse_memory(first: dict[str, Any], second: dict[str, Any]) -> NoReturn:
+    """Two records, each from the same state, have left different ones."""
+    paths = sorted(p for p in first.keys() | second.keys() if first.get(p) != second.get(p))
+    raise PrivacyError(
+        f"the loss function writes what it computed from a record to {', '.join(paths[:5])}, where "
+        "the next one, and whoever has the model, can read it. Leave nothing of a record behind."
+    )

@@ -13,95 +13,24 @@ Both hold for every operation that passes a torch function mode, which is where 
 
 from __future__ import annotations
 
-import functools
 import gc
 import weakref
 from collections.abc import Iterable
-from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 from torch import Tensor, nn
 from torch._C import _functorch  # type: ignore[attr-defined]
-from torch._library.custom_ops import CustomOpDef
 
-from .checksums import checksums
 from .errors import PrivacyError
-from .training import modules_of
+from .reach import parts_of
 
-LARGE = 2**20  # bytes
 is_wrapped = _functorch.is_functorch_wrapped_tensor
-
-
-class Outside:
-    """Tensors that exist before the function is called: of the model, private, or anything."""
-
-    def __init__(self, model: nn.Module) -> None:
-        self.model = model
-        tensors = [*model.parameters(), *model.buffers()]
-        self.known = {id(tensor) for tensor in tensors}  # what belongs to the model
-        self.storages: set[int] = set()  # memory of private records
-        self._read: dict[int, tuple[weakref.ref[Tensor], Any]] = {}  # by id: its content
-        self._is_first = True
-        self._numbers: dict[str, Any] = {}  # that the function names: closure, defaults, globals
-
-    def changed_numbers(self, function: Any) -> list[str]:
-        """Numbers that the function reads from outside, and that are not those of the last step."""
-        numbers = self._numbers_of(function)
-        return [n for n, v in numbers.items() if n in self._numbers and self._numbers[n] != v]
-
-    def _numbers_of(self, function: Any) -> dict[str, Any]:
-        parts = parts_of(function)
-        if isinstance(function, (MethodType, functools.partial)):
-            parts = [part for _, inner in parts for part in parts_of(inner)]
-        for module in modules_of(self.model):
-            parts += [(f"model.{type(module).__name__}.{k}", v) for k, v in vars(module).items()]
-        return {name.strip(): value for name, value in parts if type(value) in (int, float)}
-
-    def remember_numbers(self, function: Any) -> None:
-        """As they are after a call: the function itself may count."""
-        self._numbers = self._numbers_of(function)
-
-    def protect(self, tensors: Iterable[Tensor]) -> None:
-        """These hold private records: no function may reach them but as its arguments."""
-        self.storages |= {storage_of(tensor) for tensor in tensors} - {0}
-
-    def changed(self, read: Iterable[weakref.ref[Tensor]]) -> list[Tensor]:
-        """Of what the function read: tensors that are new, or were written, since the last step."""
-        found = []
-        for reference in read:
-            tensor = reference()
-            if tensor is None:
-                continue
-            before = self._read.get(id(tensor))
-            content = content_of(tensor)
-            if before is None or before[0]() is not tensor or before[1] != content:
-                found.append(tensor)
-            self._read[id(tensor)] = reference, content
-        is_first, self._is_first = self._is_first, False
-        return [] if is_first else found
-
-    def accept(self) -> None:
-        """What has changed until now is public."""
-        self._numbers, self._is_first = {}, True
-        for key, (reference, _) in list(self._read.items()):
-            tensor = reference()
-            if tensor is None:
-                del self._read[key]
-            else:
-                self._read[key] = reference, content_of(tensor)
-
-
-def content_of(tensor: Tensor) -> Any:
-    """What changes if the tensor is written to; of large ones, only if torch knows of it."""
-    if tensor.nbytes > LARGE or not tensor.is_cpu:
-        return tensor._version
-    return checksums([tensor])[0]
 
 
 class Watch:
     """One call of the function: told of every tensor that goes into an operation or comes out."""
 
-    def __init__(self, outside: Outside, storages: Iterable[int] = ()) -> None:
+    def __init__(self, outside: Any, storages: Iterable[int] = ()) -> None:
         self.known, self._outside = set(outside.known), outside
         self.read: list[weakref.ref[Tensor]] = []  # tensors from outside
         self._storages = outside.storages | set(storages)
@@ -130,6 +59,13 @@ class Watch:
         elif isinstance(result, (tuple, list)):
             for value in result:
                 self.made(value)
+
+    def made_by_attribute(self, result: Tensor, source: Tensor) -> None:
+        """A view of its source, or a tensor that was there before, as `x.grad` is."""
+        if is_wrapped(result) or storage_of(result) == storage_of(source):
+            self.made(result)
+        elif id(result) not in self.known:
+            self.meet(result)
 
     def keep(self, tensor: Tensor) -> None:
         """A tensor of a record that no operation made: an argument."""
@@ -197,55 +133,3 @@ def places_of(tensor: Tensor, roots: dict[str, Any]) -> list[str]:
         seen.add(id(value))
         stack += [(f"{path}{step}", inner, depth + 1) for step, inner in parts_of(value)]
     return found
-
-
-def parts_of(value: Any) -> list[tuple[str, Any]]:
-    """What a value holds, with how to reach it."""
-    if isinstance(value, nn.Module):
-        stores = ("_parameters", "_buffers", "_modules")
-        inner = {k: v for k, v in vars(value).items() if k not in stores}
-        for store in stores:
-            inner |= dict(getattr(value, store).items())
-        return [(f".{name}", part) for name, part in inner.items()]
-    if isinstance(value, dict):
-        return [(f"[{key!r:.40}]", part) for key, part in list(dict.items(value))]
-    if isinstance(value, (list, tuple, set, frozenset)) or type(value).__name__ == "deque":
-        return [(f"[{k}]", part) for k, part in enumerate(list(value))]
-    if isinstance(value, ModuleType):
-        return []
-    if isinstance(value, MethodType):
-        return [(".__self__", value.__self__), ("", value.__func__)]
-    if isinstance(value, functools.partial):
-        return [("", value.func), (" (bound)", value.args), (" (bound)", value.keywords)]
-    if isinstance(value, FunctionType):
-        return of_function(value)
-    if isinstance(value, CustomOpDef):
-        return [("", value._init_fn)]
-    slots = [n for kind in type(value).__mro__ for n in getattr(kind, "__slots__", ())]
-    inner = {name: getattr(value, name) for name in slots if hasattr(value, name)}
-    inner |= getattr(value, "__dict__", {})
-    return [(f".{name}", part) for name, part in inner.items()]
-
-
-def of_function(function: Any) -> list[tuple[str, Any]]:
-    """Closure, defaults, attributes, and the globals that its code names."""
-    parts = []
-    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=False)
-    for name, cell in cells:
-        try:
-            parts.append((f" (closure) {name}", cell.cell_contents))
-        except ValueError:
-            continue  # an empty cell
-    parts += [(f" (default {k})", v) for k, v in enumerate(function.__defaults__ or ())]
-    parts += [(f" (default {k})", v) for k, v in (function.__kwdefaults__ or {}).items()]
-    parts += [(f".{name}", v) for name, v in vars(function).items()]
-    for name in names_in(function.__code__):
-        if name in function.__globals__:
-            parts.append((f" (global) {name}", function.__globals__[name]))
-    return parts
-
-
-def names_in(code: CodeType) -> set[str]:
-    """The globals that a code names, inner functions included."""
-    inner = [names_in(c) for c in code.co_consts if isinstance(c, CodeType)]
-    return set(code.co_names).union(*inner)

@@ -1,8 +1,17 @@
-"""The time of a run: all of its sessions, the lap between two lines, the time since a save."""
+"""The time of a run: all of its sessions, the lap between two lines, the time since a save.
+
+How long steps took follows from how many records were drawn, which is private.  What may be
+published gets `public_seconds` and `minute`, which are rounded.
+"""
 
 from __future__ import annotations
 
 import time
+
+
+def minute(seconds: float) -> float:
+    """A time of day, rounded."""
+    return 60.0 * round(seconds / 60)
 
 
 class Clock:
@@ -17,6 +26,10 @@ class Clock:
 
     def seconds(self) -> float:
         return self._earlier + time.monotonic() - self._begun
+
+    def public_seconds(self) -> float:
+        """With two digits, and no part of a second."""
+        return max(1.0, float(f"{self.seconds():.1e}"))
 
     def count(self, samples: int) -> None:
         self._samples += samples

@@ -8,7 +8,8 @@
 Guarantees: a line is whole or, after a kill, the last one and dropped on resuming; a resumed run
 first drops what was written after its checkpoint, so that no step is told twice.  Numbers that are
 not finite, for which JSON has no word, are null: an `epsilon` of null is infinite.  Lines that hold
-values of private records without noise say `"private": false`.
+values of private records without noise say `"private": false`; the others tell the time in minutes,
+because the time of a step tells how many records were drawn.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from psac.checkpoint import write_atomically
+from psac.training.clock import minute
 
 
 class MetricsLog:
@@ -30,7 +32,8 @@ class MetricsLog:
 
     def write(self, kind: str, **values: Any) -> dict[str, Any]:
         """Writes one line and returns what it says."""
-        line = plain({"kind": kind, "time": time.time(), **values})
+        now = time.time() if values.get("private") is False else minute(time.time())
+        line = plain({"kind": kind, "time": now, **values})
         with open(self.path, "a", encoding="utf-8") as file:
             file.write(json.dumps(line, allow_nan=False) + "\n")
         return line

@@ -260,7 +260,7 @@ class Trainer:
     def _save(self) -> None:
         write_json(self.run.ledger_path, self.private.ledger.to_json())
         extra = {
-            "seconds": self.clock.seconds(),
+            "seconds": self.clock.public_seconds(),
             "spent": self.private.ledger.steps,
             "way": self._way,
         }
@@ -269,7 +269,7 @@ class Trainer:
 
     # The end
     def _finish(self) -> None:
-        result, seconds = self._evaluation(), self.clock.seconds()
+        result, seconds = self._evaluation(), self.clock.public_seconds()
         summary = summary_of(self.splits, self.private, result, self._epsilon(), seconds, self._way)
         write_model(self.run, self.recipe, self.splits, self.model, summary)
         write_mistakes(self.run, self.splits, result)

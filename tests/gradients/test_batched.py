@@ -20,9 +20,9 @@ from psac.gradients.errors import NotIsolated, NotVectorized
 from psac.gradients.evaluate import Evaluation
 from psac.gradients.groups import TOGETHER
 from psac.gradients.isolation import Schedule, refuse_mixing
+from psac.gradients.outside import Outside
 from psac.gradients.rows.owners import Codes, Mixed, Owners
 from psac.gradients.training import trainable
-from psac.gradients.watch import Outside
 from tests import oracles
 
 Built = tuple[nn.Module, Callable[..., Tensor], Any]  # model, function of the batch, batch
@@ -461,12 +461,20 @@ def test_a_record_that_is_not_finite_leaves_the_others_as_they_are(value):
         (lambda m, x, y: of_each(m(x), y)[:4], ValueError, r"shape \[4\] for 8 records"),
         (lambda m, x, y: [1.0] * 8, TypeError, "returned a list"),
         (lambda m, x, y: m(x).argmax(1), TypeError, "int64"),
-        (lambda m, x, y: of_each(m(x).detach(), y), PrivacyError, "no trainable parameter"),
     ],
 )
 def test_a_result_that_is_not_one_loss_for_each_record_is_refused(loss, error, text):
     with pytest.raises(error, match=text):
         batched_of(network()).evaluate(loss, labelled())
+
+
+def test_a_batch_whose_records_are_all_masked_adds_zero():
+    def masked(m, x, y):
+        return torch.zeros(len(x)) if (y >= 0).all() else of_each(m(x), y)
+
+    with pytest.warns(UserWarning, match="no loss of this batch depends on a trainable parameter"):
+        evaluation = batched_of(network()).evaluate(masked, labelled())
+    assert evaluation.measured.norms_squared(TOGETHER) == [None]
 
 
 class Scaled(torch.autograd.Function):

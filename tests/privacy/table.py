@@ -44,7 +44,8 @@ OUTCOMES = {
     "stopped": "the function's own error, as plain torch raises it; nothing is released",
     "beyond": "code behind the noise, which psac does not judge (see the guarantee)",
     "raised": "**an error that is not psac's**: nothing is released, but nobody says why",
-    "warned": "**more than one bound, with a `PrivacyWarning`**",
+    "warned": "**more than one bound, with a `PrivacyWarning` and a line in the ledger**: psac "
+    "cannot judge what changes outside of the function",
     "open": "**more than one bound, without a word**",
 }
 

@@ -33,6 +33,8 @@ class World:
         self.sums: list[tuple[bool, list[Tensor]]] = []  # may it have the record, and the sums
         self.ways: list[str] = []
         self._total: ClippedSum | None = None
+        self._notes: list[str] = []
+        self._ledgers: list[Any] = []
 
     # Records
     def of_records(self, ordinary: Tensor, record: Tensor) -> Tensor:
@@ -71,6 +73,7 @@ class World:
     ) -> Iterator[Any]:
         """Batches, each of which is given to `step`."""
         self._total = ClippedSum(Evaluator(model), self.clipping)
+        self._total.evaluator.on_warning = self._notes.append
         for letter in self.order:
             yield (batch or self.batch)(letter == "a")
             self.sums.append((letter == "a", list(self._total.collect().values())))
@@ -80,6 +83,10 @@ class World:
         sensitive = self._total.add(loss, batch)
         self.ways.append(sensitive.way)
         return sensitive
+
+    def noted(self) -> bool:
+        """Whether the ledger says that something is wrong."""
+        return bool(self._notes) or any(ledger.warnings for ledger in self._ledgers)
 
     # Steps of a whole run
     def training(
@@ -107,6 +114,7 @@ class World:
             clipping=self.clipping if clipping is None else clipping,
             **settings,
         )
+        self._ledgers.append(private.ledger)
         return Training(self, private)
 
 

@@ -25,6 +25,9 @@ CAUSES = {
     "N4": ("errors and branches that depend on a record", "not tried"),
     "N5": ("arguments that are written in place", "not tried"),
     "N6": ("rules, modes and operators that see more than a record", "not tried"),
+    "N7": ("values of the batch from outside, in other places", "not tried"),
+    "N8": ("memory between records and steps, in other places", "not tried"),
+    "N9": ("values that are not finite, huge or tiny, in other places", "not tried"),
 }
 
 

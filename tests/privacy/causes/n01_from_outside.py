@@ -28,7 +28,7 @@ def each(world: World, make) -> None:
         world.step(make(model, batch), batch)
 
 
-@case("N1", "the mean of the batch as a number in a closure")
+@case("N1", "the mean of the batch as a number in a closure", warned=True)
 def a_number(world: World) -> None:
     def make(model, batch):
         mean = batch[0].mean().item()
@@ -37,7 +37,7 @@ def a_number(world: World) -> None:
     each(world, make)
 
 
-@case("N1", "the mean of the batch as a tensor in a closure")
+@case("N1", "the mean of the batch as a tensor in a closure", warned=True)
 def a_tensor(world: World) -> None:
     def make(model, batch):
         mean = batch[0].mean(0)
@@ -51,7 +51,7 @@ def the_batch(world: World) -> None:
     each(world, lambda model, batch: lambda m, x, y: shifted(m, x, y, batch[0].mean(0)))
 
 
-@case("N1", "a copy of the batch in a closure")
+@case("N1", "a copy of the batch in a closure", warned=True)
 def a_copy(world: World) -> None:
     def make(model, batch):
         whole = batch[0].clone()
@@ -60,7 +60,7 @@ def a_copy(world: World) -> None:
     each(world, make)
 
 
-@case("N1", "the batch as a numpy array in a closure")
+@case("N1", "the batch as a numpy array in a closure", warned=True)
 def an_array(world: World) -> None:
     def make(model, batch):
         whole = batch[0].numpy()
@@ -69,7 +69,7 @@ def an_array(world: World) -> None:
     each(world, make)
 
 
-@case("N1", "the mean of the batch as a default")
+@case("N1", "the mean of the batch as a default", warned=True)
 def a_default(world: World) -> None:
     def make(model, batch):
         mean = float(batch[0].mean())
@@ -82,17 +82,17 @@ def a_default(world: World) -> None:
     each(world, make)
 
 
-@case("N1", "functools.partial(loss, mean=x.mean().item())")
+@case("N1", "functools.partial(loss, mean=x.mean().item())", warned=True)
 def a_partial(world: World) -> None:
     each(world, lambda model, batch: functools.partial(shifted, mean=batch[0].mean().item()))
 
 
-@case("N1", "functools.partial(loss, mean=x.mean(0))")
+@case("N1", "functools.partial(loss, mean=x.mean(0))", warned=True)
 def a_partial_tensor(world: World) -> None:
     each(world, lambda model, batch: functools.partial(shifted, mean=batch[0].mean(0)))
 
 
-@case("N1", "the mean of the batch as a number in a global")
+@case("N1", "the mean of the batch as a number in a global", warned=True)
 def a_global(world: World) -> None:
     def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
         return shifted(model, x, y, OUTSIDE["mean"])
@@ -117,7 +117,7 @@ class Criterion:
         return shifted(model, x, y, self.mean)
 
 
-@case("N1", "a callable object whose attribute the loop sets")
+@case("N1", "a callable object whose attribute the loop sets", warned=True)
 def a_callable(world: World) -> None:
     criterion = Criterion()
 
@@ -128,7 +128,7 @@ def a_callable(world: World) -> None:
     each(world, make)
 
 
-@case("N1", "a bound method of such an object")
+@case("N1", "a bound method of such an object", warned=True)
 def a_method(world: World) -> None:
     criterion = Criterion()
 
@@ -139,7 +139,7 @@ def a_method(world: World) -> None:
     each(world, make)
 
 
-@case("N1", "model.mean = float(x.mean()) in the loop")
+@case("N1", "model.mean = float(x.mean()) in the loop", warned=True)
 def a_number_on_the_model(world: World) -> None:
     def make(model, batch):
         model.mean = float(batch[0].mean())
@@ -148,7 +148,7 @@ def a_number_on_the_model(world: World) -> None:
     each(world, make)
 
 
-@case("N1", "model.mean = x.mean(0) in the loop")
+@case("N1", "model.mean = x.mean(0) in the loop", warned=True)
 def a_tensor_on_the_model(world: World) -> None:
     def make(model, batch):
         model.mean = batch[0].mean(0)
@@ -157,7 +157,7 @@ def a_tensor_on_the_model(world: World) -> None:
     each(world, make)
 
 
-@case("N1", "one tensor, written in place before every step")
+@case("N1", "one tensor, written in place before every step", warned=True)
 def a_tensor_written_in_place(world: World) -> None:
     mean = torch.zeros(4)
 
@@ -168,7 +168,7 @@ def a_tensor_written_in_place(world: World) -> None:
     each(world, make)
 
 
-@case("N1", "the same through .data")
+@case("N1", "the same through .data", warned=True)
 def a_tensor_written_by_data(world: World) -> None:
     mean = torch.zeros(4)
 
@@ -179,7 +179,7 @@ def a_tensor_written_by_data(world: World) -> None:
     each(world, make)
 
 
-@case("N1", "the same through numpy")
+@case("N1", "the same through numpy", warned=True)
 def a_tensor_written_by_numpy(world: World) -> None:
     mean = torch.zeros(4)
     array = mean.numpy()
@@ -191,7 +191,7 @@ def a_tensor_written_by_numpy(world: World) -> None:
     each(world, make)
 
 
-@case("N1", "a threshold from the losses of the last batch (self-paced learning)")
+@case("N1", "a threshold from the losses of the last batch (self-paced learning)", warned=True)
 def self_paced(world: World) -> None:
     threshold = {"t": 0.0}
 
@@ -206,7 +206,7 @@ def self_paced(world: World) -> None:
         threshold["t"] = float(sensitive.losses.mean())
 
 
-@case("N1", "a forward hook, put there in the loop, that shifts by the batch's mean")
+@case("N1", "a forward hook, put there in the loop, that shifts by the batch's mean", warned=True)
 def a_hook(world: World) -> None:
     def make(model, batch):
         mean = float(batch[0].mean())

@@ -62,7 +62,7 @@ def a_branch_on_the_size(world: World) -> None:
     world.steps(network(), loss)
 
 
-@case("S13", "the sign by len(x), through a closure")
+@case("S13", "the sign by len(x), through a closure", warned=True)
 def the_size_in_a_closure(world: World) -> None:
     model = network()
     for batch in world.batches(model):
@@ -70,7 +70,7 @@ def the_size_in_a_closure(world: World) -> None:
         world.step(lambda m, x, y, n=n: cross_entropy(m, sign(n) * x, y), batch)
 
 
-@case("S13", "loss * len(x) / B, through a closure")
+@case("S13", "loss * len(x) / B, through a closure", warned=True)
 def a_loss_scaled_by_the_size(world: World) -> None:
     model = network()
     for batch in world.batches(model):

@@ -1,0 +1,204 @@
+"""One record after the other, for what `torch.vmap` refuses: exact for every model, and slow.
+
+Here plain Python runs between records, and could remember one for the next.  Guarantees:
+
+- Every record starts from the same state of model and function, and must leave the same one; what
+  it has left is undone.
+- What no walk over objects reaches (files, other threads) is tested: where a function is new, and
+  at secret steps, records are computed once more, in another order, and must give the same.
+- Which random numbers a record gets follows from what it is, not from its place in the batch.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import secrets
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from . import trees
+from .chance import own_generators
+from .checksums import checksums
+from .errors import PrivacyError
+from .evaluate import Evaluation, LossFunction, gradient_of, one_number, own_copy
+from .libraries import (
+    OPERATORS,
+    refuse_operator_in_python,
+    refuse_seeding,
+    without_checkpoints,
+    without_seeding,
+)
+from .measured import Measured
+from .outside import Outside, Snapshot, code_of
+from .recorder import tensors_in
+from .state import State, refuse_memory
+from .watch import Watch, refuse_remains, storage_of
+
+TORCH: Any = torch._C
+SECRET_STEPS = 16  # one of so many is computed twice, though its function is known
+# Allowed relative differences between two passes, in units of the rounding of one number.
+OF_LOSSES, OF_GRADIENTS = 256, 512
+
+
+class OneRecord(TorchFunctionMode):
+    """Plain torch on one record; what was computed from the record is known, and watched."""
+
+    def __init__(self, watch: Watch, record: list[Tensor]) -> None:
+        super().__init__()
+        self.watch = watch
+        self._of_record = set(map(id, record))
+        watch.known |= self._of_record
+        for tensor in record:
+            watch.keep(tensor)
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if isinstance(func, OPERATORS):
+            refuse_operator_in_python(func, is_alone=True)
+        is_of_record = False
+        for tensor in tensors_in((*args, *kwargs.values())):
+            if id(tensor) in self._of_record:
+                is_of_record = True
+            elif id(tensor) not in self.watch.known:
+                self.watch.meet(tensor)
+        result = func(*args, **kwargs)
+        for tensor in tensors_in((result,)):
+            self.watch.known.add(id(tensor))
+            if is_of_record:
+                self._of_record.add(id(tensor))
+                self.watch.keep(tensor)
+            else:
+                self._of_record.discard(id(tensor))
+        return result
+
+
+class OneByOne:
+    """Evaluates one record after the other, by plain autograd."""
+
+    def __init__(
+        self, model: nn.Module, parameters: Mapping[str, nn.Parameter], outside: Outside
+    ) -> None:
+        self.model, self.parameters, self.outside = model, parameters, outside
+        self.read: list[Any] = []
+        self._known: set[Any] = set()  # functions that were computed twice
+        self._has_had_gradients = False
+
+    def evaluate(self, loss: LossFunction, batch: Any) -> Evaluation:
+        refuse_those_who_look()
+        n, seed = trees.num_records(batch), int(torch.randint(2**62, ()))
+        self.read = []
+        results = [result for _, result in self._each(loss, batch, range(n), seed)]
+        if code_of(loss) not in self._known or not secrets.randbelow(SECRET_STEPS):
+            for k, again in self._each(loss, batch, reversed(range(n)), seed):
+                refuse_other_result(k, results[k], again)
+            self._known.add(code_of(loss))
+        rows = {name: [grads.get(name) for _, grads in results] for name in self.parameters}
+        stacked = {
+            name: filled(grads) for name, grads in rows.items() if any(g is not None for g in grads)
+        }
+        if not (stacked or self._has_had_gradients):
+            warnings.warn(
+                "no loss of this batch depends on a trainable parameter of the model. That is in "
+                "order if all of its records are masked; was the output detached?",
+                stacklevel=2,
+            )
+        self._has_had_gradients = True  # or one warning, which is enough
+        losses = torch.stack([value for value, _ in results])
+        return Evaluation(losses, Measured.of_rows(stacked, n), "alone")
+
+    def _each(
+        self, loss: LossFunction, batch: Any, order: Iterable[int], seed: int
+    ) -> Iterator[tuple[int, tuple[Tensor, dict[str, Tensor]]]]:
+        """Numbers of records, and the loss and the gradient of each, all from one state."""
+        private = self.outside.storages | set(map(storage_of, trees.leaves(batch)))
+        roots = {"model": self.model, "loss": loss}
+        before, left = State(roots, private), None
+        glance, order = Snapshot(before.reach), list(order)
+        for k in order:
+            one = trees.record(batch, k)
+            with own_generators(hash((seed, *checksums(trees.leaves(one))))):
+                context = contextvars.copy_context()
+                result = context.run(self.gradient, loss, one, private)
+            is_same = k != order[-1] and before.has_environment() and glance.is_same()
+            difference = {} if is_same else before.difference(State(roots, private))
+            before.empty_caches()
+            if difference:
+                before.restore()
+            if left is not None and left != difference:
+                refuse_memory(left, difference)
+            left = difference
+            yield k, result
+
+    def gradient(
+        self, loss: LossFunction, one: Any, private: set[int]
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """The loss of one record and its gradient, by name where there is any."""
+        one = trees.map_tensors(one, own_copy)
+        watch, seed = Watch(self.outside, private), torch.initial_seed()
+        with (
+            torch.enable_grad(),
+            without_seeding(),
+            without_checkpoints(),
+            OneRecord(watch, trees.leaves(one)),
+        ):
+            value = one_number(trees.call(loss, self.model, one)).reshape(())
+        if torch.initial_seed() != seed:
+            refuse_seeding()
+        found = gradient_of(value, self.parameters)
+        value = value.detach().clone()
+        del one
+        refuse_remains(self.model, watch.remains(), {"model": self.model, "loss": loss})
+        self.read += watch.read
+        return value, found
+
+
+def refuse_those_who_look() -> None:
+    """Raises for what is on around the call, and would see one record after the other."""
+    if torch._C._len_torch_dispatch_stack():
+        raise PrivacyError(
+            "a TorchDispatchMode is on: it sees one record after the other, and psac does not "
+            "see what it keeps. Call private.step outside of it."
+        )
+    if TORCH._autograd._top_saved_tensors_default_hooks(True) is not None:
+        raise PrivacyError(
+            "hooks on saved tensors are on: they see one record after the other, and psac does "
+            "not see what they keep. Call private.step outside of them."
+        )
+
+
+def refuse_other_result(
+    number: int,
+    first: tuple[Tensor, dict[str, Tensor]],
+    second: tuple[Tensor, dict[str, Tensor]],
+) -> None:
+    """The same record, computed twice, among others in another order."""
+    (loss, grads), (again, grads_again) = first, second
+    rounding = torch.finfo(loss.dtype).eps
+    is_same = torch.allclose(loss, again, rtol=OF_LOSSES * rounding, atol=0, equal_nan=True)
+    for name in grads.keys() | grads_again.keys():
+        was, now = grads.get(name), grads_again.get(name)
+        if was is None or now is None:
+            is_same = False
+        elif bool(was.isfinite().all()):
+            rounding = OF_GRADIENTS * torch.finfo(was.dtype).eps
+            is_same = is_same and bool((now - was).norm() <= rounding * was.norm())
+    if not is_same:
+        raise PrivacyError(
+            f"the loss or the gradient of record {number} was another one when it was computed "
+            "again, after other records than before. The function remembers records where psac "
+            "does not see it (a file, another thread, a library), or draws random numbers that "
+            "follow from no generator of torch, numpy or Python. Leave nothing of a record behind, "
+            "and draw from those generators."
+        )
+
+
+def filled(grads: list[Tensor | None]) -> Tensor:
+    like = next(g for g in grads if g is not None)
+    return torch.stack([torch.zeros_like(like) if g is None else g for g in grads])
