@@ -60,6 +60,7 @@ def test_a_rule_that_mixes_records_is_found_out(monkeypatch):
     torch.testing.assert_close(norms, expected_norms(net, x))
 
 
+@pytest.mark.filterwarnings("ignore:.*another loss function:psac.PrivacyWarning")
 def test_every_new_computation_is_compared_and_known_ones_are_not(monkeypatch):
     compared = []
     true = Evaluator._compare

@@ -66,7 +66,7 @@ def a_builtin(world: World) -> None:
     builtins.psac_largest = 0.0
     try:
         put = lambda m, v: setattr(builtins, "psac_largest", v)  # noqa: E731
-        world.steps(network(), remembering(lambda m: psac_largest, put))  # noqa: F821
+        world.steps(network(), remembering(lambda m: psac_largest, put))  # noqa: F821  # pyright: ignore[reportUndefinedVariable]
     finally:
         del builtins.psac_largest
 
