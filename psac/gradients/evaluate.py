@@ -25,6 +25,7 @@ from . import trees
 from .cluster import clusters_of
 from .errors import NotVectorized, PrivacyError
 from .libraries import (
+    is_loop_over_records,
     refuse_seeding,
     without_branches,
     without_own_rules,
@@ -96,10 +97,12 @@ class Vectorized:
         *,
         randomness: str = "different",
         copies: bool = True,
+        before: State | None = None,
     ) -> Evaluation:
         """Raises whatever the function raises under vmap.
 
-        It is given copies of the records, which it may write to, unless it is known not to.
+        It is given copies of the records, which it may write to, unless it is known not to.  If it
+        has to run again in another way, it starts from the state `before`.
         """
         code = code_of(loss)
         while True:
@@ -119,6 +122,12 @@ class Vectorized:
                 if set(escaped.names) <= set(self.at_source):
                     break
                 self.at_source += [n for n in escaped.names if n not in self.at_source]
+            except RuntimeError as error:
+                if self.with_loops or not is_loop_over_records(error):
+                    raise
+                self.with_loops = True
+            if before is not None:
+                before.restore()
         raise NotVectorized(f"the gradients of {self.at_source} cannot be followed under vmap")
 
     def _by_paths(

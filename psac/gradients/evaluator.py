@@ -38,7 +38,7 @@ from .errors import (
 )
 from .evaluate import Evaluation, LossFunction, Vectorized
 from .isolation import Schedule
-from .libraries import is_loop_over_records, refuse_overridden_operators
+from .libraries import refuse_overridden_operators
 from .outside import Outside, code_of
 from .selfcheck import distance, tolerance
 from .state import State
@@ -94,7 +94,7 @@ class Evaluator:
             return self.one_by_one.evaluate(loss, batch)
         before = None if key in self._vectorizable else State({"model": self.model, "loss": loss})
         try:
-            evaluation = self._vectorized(key, loss, batch)
+            evaluation = self._vectorized(key, loss, batch, before)
             self._prove(evaluation, loss, batch)
             self._vectorizable.add(key)
             self._judge_paths(key, evaluation)
@@ -103,13 +103,6 @@ class Evaluator:
         except Exception as error:
             if "allocate memory" in str(error):
                 raise
-            if is_loop_over_records(error) and not self.vectorized.with_loops:
-                self.vectorized.with_loops = True
-                without_frames(error)
-                if before is not None:
-                    before.restore()
-                self._refuse_remains(loss)
-                return self._evaluate(loss, batch)
             return self._alone(key, loss, batch, error, before)
         self._refuse_remains(loss)
         return evaluation
@@ -128,9 +121,11 @@ class Evaluator:
         refuse_remains(self.model, self.batched.watch.remains(), roots)
         return evaluation
 
-    def _vectorized(self, key: tuple, loss: LossFunction, batch: Any) -> Evaluation:
+    def _vectorized(
+        self, key: tuple, loss: LossFunction, batch: Any, before: State | None
+    ) -> Evaluation:
         is_pure = key in self._pure
-        evaluation = self.vectorized.evaluate(loss, batch, copies=not is_pure)
+        evaluation = self.vectorized.evaluate(loss, batch, copies=not is_pure, before=before)
         if not self.vectorized.writes:
             self._pure.add(key)
         elif is_pure:
