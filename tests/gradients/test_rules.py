@@ -32,6 +32,7 @@ LEFT_TO_TORCH = {
     "embedding_bag_to_the_last_offset",
     "embedding_by_frequency",
     "gradient_of_the_input",
+    "gru_inside_a_gradient",
     "inner_vmap",
     "jacobian",
     "slopes_of_slopes",
