@@ -4,7 +4,9 @@
     ImageFiles      pictures that are decoded when asked for; a record is (image, label)
     TextRecords     a record is {"text": ..., "label": ...}, for pairs of texts with "text_pair"
 
-Each has `name` and `classes`, the names of the classes in the order of the labels.  Guarantees:
+Each has `name` and `classes`, the names of the classes in the order of the labels, and `unsafe`:
+a sentence for everything that was read off the private records without noise, because the user
+allowed it.  Whoever shows anything of a run must show these sentences.  Guarantees:
 
 - An image is float32 in [0, 1] of shape channels x height x width; a label is an int64 scalar, or
   float32 of one number per class where a record may belong to several.
@@ -48,9 +50,11 @@ class TensorRecords(TensorDataset):
         name: str,
         classes: Sequence[str],
         columns: Columns | None = None,
+        unsafe: Sequence[str] = (),
     ) -> None:
         super().__init__(inputs, labels)
         self.name, self.classes, self.columns = name, tuple(classes), columns
+        self.unsafe = tuple(unsafe)
 
 
 class ImageFiles(Dataset[tuple[Tensor, Tensor]]):
@@ -59,6 +63,8 @@ class ImageFiles(Dataset[tuple[Tensor, Tensor]]):
     `size` is the side of the square that is cut out of the middle after the shorter side was
     resized to it; None leaves pictures as they are, which then must have one size to be batched.
     """
+
+    unsafe: tuple[str, ...] = ()
 
     def __init__(
         self,
@@ -105,9 +111,15 @@ class TextRecords(Dataset[dict[str, Any]]):
     """One or two texts and a label for each record."""
 
     def __init__(
-        self, records: Sequence[dict[str, Any]], *, name: str, classes: Sequence[str]
+        self,
+        records: Sequence[dict[str, Any]],
+        *,
+        name: str,
+        classes: Sequence[str],
+        unsafe: Sequence[str] = (),
     ) -> None:
         self.records, self.name, self.classes = records, name, tuple(classes)
+        self.unsafe = tuple(unsafe)
 
     def __len__(self) -> int:
         return len(self.records)

@@ -32,13 +32,17 @@ from psac.training.records import Records, records_of
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Splits:
-    """`classes` are their names, in the order of the labels; `columns` those of a table."""
+    """`classes` are their names, in the order of the labels; `columns` those of a table.
+
+    `unsafe` are the sentences of `psac.data.records` on what was read off private records.
+    """
 
     training: Records
     evaluation: Records
     split: Literal["test", "validation"]
     classes: tuple[str, ...]
     columns: Columns | None = None
+    unsafe: tuple[str, ...] = ()
 
     @property
     def public(self) -> bool:
@@ -65,7 +69,7 @@ def load_splits(recipe: Recipe) -> Splits:
     columns = getattr(training, "columns", None)
     if recipe.validation_fraction:
         found = _validated(records, classes, recipe.validation_fraction)
-        return dataclasses.replace(found, columns=columns)
+        return dataclasses.replace(found, columns=columns, unsafe=training.unsafe)
     test = _load(recipe, "test", columns=columns)
     evaluation = records_of(test)
     evaluation.labels = renumbered(evaluation.labels, tuple(test.classes), classes, recipe.data)
@@ -76,7 +80,12 @@ def load_splits(recipe: Recipe) -> Splits:
             f"{list(records.inputs.shape[1:])}. Make them alike."
         )
     return Splits(
-        training=records, evaluation=evaluation, split="test", classes=classes, columns=columns
+        training=records,
+        evaluation=evaluation,
+        split="test",
+        classes=classes,
+        columns=columns,
+        unsafe=training.unsafe,
     )
 
 
