@@ -149,7 +149,7 @@ def _releases(run: Run) -> str:
 
 
 def _scheme(run: Run) -> str | None:
-    entries = run.ledger.entries if run.ledger is not None else ()
+    entries = run.ledger.training if run.ledger is not None else ()
     return entries[-1].sampling if entries else run.start.get("sampling")
 
 
@@ -171,8 +171,8 @@ def _sampling(run: Run) -> str:
 
 
 def sampling_rate(run: Run) -> float | None:
-    if run.ledger is not None and run.ledger.entries:
-        return run.ledger.entries[-1].sampling_rate
+    if run.ledger is not None and run.ledger.training:
+        return run.ledger.training[-1].sampling_rate
     size, records = run.start.get("expected_batch_size"), run.start.get("num_records")
     return size / records if size and records else None
 
@@ -193,7 +193,7 @@ def _noise(run: Run) -> Child:
 
 def noise_multipliers(run: Run) -> list[float]:
     """Those of the ledger, in the order in which they came."""
-    entries = run.ledger.entries if run.ledger is not None else ()
+    entries = run.ledger.training if run.ledger is not None else ()
     found = list(dict.fromkeys(entry.noise_multiplier for entry in entries))
     written = number(run.start.get("noise_multiplier"))
     return found or ([] if written is None else [written])

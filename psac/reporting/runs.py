@@ -247,9 +247,12 @@ def _mistakes(path: Path, notes: list[str]) -> tuple[Mapping[str, Any], ...]:
 
 def _caught_up(run: Run, notes: list[str]) -> Ledger | None:
     """The ledger with the steps that the run took after it was last written."""
-    if run.ledger is None or not run.ledger.entries or run.done <= run.ledger.steps:
+    if run.ledger is None or run.done <= run.ledger.steps:
         return run.ledger
-    ledger, last = copy.deepcopy(run.ledger), run.ledger.entries[-1]
+    if not run.ledger.training:
+        notes.append("The ledger was written before the first step, and the run went on.")
+        return None
+    ledger, last = copy.deepcopy(run.ledger), run.ledger.training[-1]
     record(ledger, dataclasses.replace(last, steps=run.done - ledger.steps))
     notes.append(
         f"The ledger was last written after {run.ledger.steps} steps, and the run went on to "
