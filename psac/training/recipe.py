@@ -41,12 +41,14 @@ CHOICES: dict[str, Iterable[str]] = {
 }
 TEXTS = ("data", "data_root", "model", "rule", "sampling", "optimizer", "schedule", "device")
 TABLES = ("data_settings", "model_settings")
+FLAGS = ("test_is_public",)
 WHOLE = {  # with the least value
     **{"batch_size": 1, "physical_batch_size": 1, "seed": 0},
     **{"copies": 1, "shift": 0},
 }
 RANGES: dict[str, str] = {
     "validation_fraction": "from 0 to below 1",
+    "most_frequent_share": "above 0 and below 1",
     "r": "above 0",
     "bound": "above 0",
     "scale": "above 0",
@@ -85,7 +87,10 @@ class Recipe:
     files of a named one are, `data_settings` what its reader takes, such as a label's column.
     `model` is a name of `psac.models` or FILE.py:FUNCTION of the user's own (own_model.py).
     `validation_fraction` 0 evaluates on the test split; above, on a part that is held out of the
-    training data, which stays private.  `r`, `bound` and `scale` are those of the rule (None: its
+    training data, which stays private.  Test records of the user's own are private, too, unless
+    `test_is_public` says otherwise; those of a named data set as it was published are public.
+    `most_frequent_share` is how often the most frequent class occurs, as was known before; accuracy
+    is held against it where nothing public can be counted.  `r`, `bound` and `scale` are those of the rule (None: its
     own defaults; for adaptive_psac `scale` is the initial one).  The noise is calibrated to
     `epsilon`, or given as `noise_multiplier`; `delta` None is 1 / (10 * records).
     Pictures can be seen in several `copies`, the first as it is, the others moved by up to `shift`
@@ -98,6 +103,8 @@ class Recipe:
     data_root: str | None = None
     data_settings: dict[str, Any] = dataclasses.field(default_factory=dict)
     validation_fraction: float = 0.0
+    test_is_public: bool = False
+    most_frequent_share: float | None = None
     model: str
     model_settings: dict[str, Any] = dataclasses.field(default_factory=dict)
     rule: str = "psac"
@@ -128,6 +135,8 @@ class Recipe:
             self._settle(name, _checked_whole(name, getattr(self, name), self._optional(name)))
         for name in RANGES:
             self._settle(name, _checked_number(name, getattr(self, name), self._optional(name)))
+        for name in FLAGS:
+            _check_flag(name, getattr(self, name))
         for name in TABLES:
             self._settle(name, _checked_table(name, getattr(self, name)))
         self._check_together()
@@ -232,6 +241,11 @@ def _checked_text(name: str, value: Any, optional: bool) -> str | None:
     if not isinstance(value, str) or not value:
         raise TypeError(f"{name} is {value!r}: it must be a text.")
     return value
+
+
+def _check_flag(name: str, value: Any) -> None:
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} is {value!r}: it must be true or false.")
 
 
 def _checked_whole(name: str, value: Any, optional: bool) -> int | None:

@@ -1,15 +1,15 @@
 """The data of a run: what is trained on, and what is evaluated on.
 
 A recipe's `data` is a name of `psac.data`, or a path of the user's own.  With `validation_fraction`
-0 the evaluation is on the test split, which is taken to be public: it is released without noise.
-Above 0 it is on a part of the training data that is held out before anything else, so that settings
+0 the evaluation is on the test split.  Above 0 it is on a part of the training data that is held out before anything else, so that settings
 can be compared without the test split.  Guarantees:
 
 - No record is in both.  Who is held out is a function of the record's number alone (a hash), so it
   is the same in every run and tells nothing of the record.  The number is the record's name: to
   remove a record, for the relation of the accounting, is to leave its number empty.
-- What is computed from held-out records is computed from private data: `public` is False then, and
-  those who write it down must say so.
+- Evaluation records are private unless somebody said otherwise: the entry of a named data set, of
+  its test split as it was published, or the recipe (`test_is_public`).  What is computed from
+  private ones has no noise: `public` is False then, and those who write it down must say so.
 - Training and evaluation records have inputs of one shape, and labels that count the same classes.
   Columns of tables are matched by their names.
 """
@@ -43,15 +43,11 @@ class Splits:
     classes: tuple[str, ...]
     columns: Columns | None = None
     unsafe: tuple[str, ...] = ()
-
-    @property
-    def public(self) -> bool:
-        """Whether what is computed from `evaluation` may be shown."""
-        return self.split == "test"
+    public: bool = False  # whether what is computed from `evaluation` may be shown
 
     def mark(self) -> dict[str, bool]:
-        """What a line about the evaluation must say."""
-        return {} if self.public else {"private": False}
+        """What a line about the evaluation must say: only `"public": true` may be shown."""
+        return {"public": True} if self.public else {"private": False}
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -86,7 +82,17 @@ def load_splits(recipe: Recipe) -> Splits:
         classes=classes,
         columns=columns,
         unsafe=training.unsafe,
+        public=test_is_public(recipe),
     )
+
+
+def test_is_public(recipe: Recipe) -> bool:
+    """Whether somebody said so.  Files in a folder of the user's own may be any."""
+    from psac.data.catalogue import ENTRIES
+
+    entry = ENTRIES.get(recipe.data)
+    as_published = entry is not None and entry.test_is_public and recipe.data_root is None
+    return recipe.test_is_public or as_published
 
 
 def _load(recipe: Recipe, split: Split, *, columns: Columns | None = None) -> Any:

@@ -5,8 +5,10 @@
 
 Guarantees:
 
-- What is released is what `psac.make_private` releases; the trainer adds evaluations on public
-  test records, and marks all else that it writes of the data with `"private": false`.
+- What is released is what `psac.make_private` releases; the trainer adds evaluations, those on
+  public records marked `"public": true`, and marks all else that it writes of the data with
+  `"private": false`.
+- Every `PrivacyWarning` is written into the folder; from then on the ledger says so, too.
 - A checkpoint is written before the first step, after every epoch and at least every minute, and
   the run goes on from it by `resume=True`.  With a seed, it then ends equal, bit by bit, to a run
   that was never interrupted, metrics included save for times; without one, steps that were lost
@@ -25,7 +27,7 @@ import warnings
 from typing import Any
 
 from psac.accounting import PrivacyWarning
-from psac.accounting.pricing import quietly
+from psac.accounting.pricing import LARGE_EPSILON, quietly
 from psac.checkpoint import load_checkpoint, save_checkpoint
 from psac.clipping import AdaptivePSAC
 from psac.training.assembly import (
@@ -47,10 +49,12 @@ from psac.training.results import summary_of, write_mistakes, write_model
 from psac.training.run import Run, write_json
 from psac.training.splits import Splits, load_splits
 from psac.training.statistics import StepStatistics
+from psac.training.warned import Heard
 
 STEP_LINES = 400
 STEP_LINES_WITH_EPSILON = 20
 SAVE_SECONDS = 60.0
+WARNED = "psac warned about privacy during this run; the owner's page says of what."
 
 
 def train(
@@ -74,24 +78,28 @@ def train(
     run.refuse_lost_checkpoint()
     run.refuse_changed_model(recipe)
     device = device_of(recipe)
-    splits = load_splits(recipe).to(device)
-    trainer = Trainer(recipe, run, splits, observer or Silent())
-    try:
-        with run.locked(), seeded(seed_of_training(recipe), device):
-            run.refuse(recipe, resume=resume)  # another process may have been here meanwhile
-            run.refuse_lost_checkpoint()
-            run.enter(recipe, environment(seed=recipe.seed, device=device))
-            trainer.train()
-    finally:
-        trainer.private.close()
+    with Heard() as heard:
+        splits = load_splits(recipe).to(device)
+        trainer = Trainer(recipe, run, splits, observer or Silent(), heard)
+        try:
+            with run.locked(), seeded(seed_of_training(recipe), device):
+                run.refuse(recipe, resume=resume)  # another process may have been here meanwhile
+                run.refuse_lost_checkpoint()
+                run.enter(recipe, environment(seed=recipe.seed, device=device))
+                trainer.train()
+        finally:
+            trainer.private.close()
     return run
 
 
 class Trainer:
     """One session of a run, from where its checkpoint is to the end."""
 
-    def __init__(self, recipe: Recipe, run: Run, splits: Splits, observer: Observer) -> None:
+    def __init__(
+        self, recipe: Recipe, run: Run, splits: Splits, observer: Observer, heard: Heard
+    ) -> None:
         self.recipe, self.run, self.splits, self.observer = recipe, run, splits, observer
+        self.heard = heard
         self.model = model_of(recipe, splits, run.model_source(recipe.model))
         self.private = private_of(recipe, splits, self.model)
         self.log = MetricsLog(run.metrics_path)
@@ -123,11 +131,13 @@ class Trainer:
         resumed = self.run.checkpoint_path.exists()
         if resumed:
             self._go_on()
+        facts = self._facts()
+        self._note_warnings()
         # Also when resumed: what load_checkpoint has charged is on disk before anything is added.
         self._save()
         follow_schedule(self.recipe, self.private)
         self.log.rewind(self.private.steps_taken)
-        self.observer.started(self.log.write("start", **self._facts(), resumed=resumed))
+        self.observer.started(self.log.write("start", **facts, resumed=resumed))
 
     def _go_on(self) -> None:
         """From the checkpoint.  What the other files say was spent since then is spent."""
@@ -175,6 +185,16 @@ class Trainer:
         with quietly() if warned else contextlib.nullcontext():
             return self.private.planned_epsilon()
 
+    def _note_warnings(self) -> None:
+        """What was warned of goes into the folder, and the ledger says that there was something."""
+        private = self.private
+        for sentence in self._facts_to_warn_of():
+            private.ledger.note_warning(sentence)
+        for text in self.heard.take():
+            self.log.write("warning", step=private.steps_taken, text=text)
+            if not private.ledger.warnings:
+                private.ledger.note_warning(WARNED)
+
     # Training
     def _train_one_epoch(self, interruption: Interruption) -> None:
         private, statistics, self._evaluated = self.private, StepStatistics(), None
@@ -185,6 +205,7 @@ class Trainer:
             is_released = private.step(loss_of, batch)
             assert private.sensitive is not None
             self._way = private.sensitive.way
+            self._note_warnings()
             self.clock.count(len(private.sensitive.losses))
             if (step + 1) % self._logged_every == 0:
                 statistics.add(private.sensitive)
