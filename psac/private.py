@@ -192,6 +192,7 @@ def _released_before(data: Any, scheme: Sampling) -> Ledger:
     for ledger in ledgers:
         for entry in ledger.entries:
             total.record(**{**dataclasses.asdict(entry), "relation": scheme.relation})
+        total.include_notes(ledger)
     return total
 
 
