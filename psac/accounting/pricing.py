@@ -79,9 +79,9 @@ def theirs(entries: Sequence[Entry], delta: float, ours: float) -> float:
     """What dp-accounting says; 0 where it has no price, or none to rely on.
 
     That is for full batches alone, whose closed form `losses` has; where a single release costs
-    less than its lattice can show; for an epsilon above 50, where the lattice becomes too long; and for a
-    delta so small that the rounding of its Fourier transforms shows: for a million releases at
-    delta 1e-12 it was seen 6 % too low and, on a coarser lattice, 3.5 times too high.
+    less than its lattice can show; for an epsilon above 50, where the lattice becomes too long; and
+    for a delta so small that the rounding of its Fourier transforms shows: for a million releases
+    at delta 1e-12 it was seen 6 % too low and, on a coarser lattice, 3.5 times too high.
     """
     known = all(
         SCHEMES[entry.sampling, entry.relation].known

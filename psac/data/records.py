@@ -6,7 +6,9 @@
 
 Each has `name` and `classes`, the names of the classes in the order of the labels, and `unsafe`:
 a sentence for everything that was read off the private records without noise, because the user
-allowed it.  Whoever shows anything of a run must show these sentences.  Guarantees:
+allowed it.  Whoever shows anything of a run must show these sentences.  `released` is the ledger of
+what was released while the records were read, with noise or without, which `psac.make_private` goes
+on from; None if nothing was.  Guarantees:
 
 - An image is float32 in [0, 1] of shape channels x height x width; a label is an int64 scalar, or
   float32 of one number per class where a record may belong to several.
@@ -32,6 +34,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, TensorDataset
 
+from psac.accounting import Ledger
 from psac.data.columns import Columns
 from psac.data.images import decoded
 
@@ -51,10 +54,12 @@ class TensorRecords(TensorDataset):
         classes: Sequence[str],
         columns: Columns | None = None,
         unsafe: Sequence[str] = (),
+        released: Ledger | None = None,
     ) -> None:
         super().__init__(inputs, labels)
         self.name, self.classes, self.columns = name, tuple(classes), columns
-        self.unsafe = tuple(unsafe)
+        self.unsafe, self.released = tuple(unsafe), released
+        inputs.released = released  # type: ignore[attr-defined]  # also for a data set made of it
 
 
 class ImageFiles(Dataset[tuple[Tensor, Tensor]]):
@@ -65,6 +70,7 @@ class ImageFiles(Dataset[tuple[Tensor, Tensor]]):
     """
 
     unsafe: tuple[str, ...] = ()
+    released: Ledger | None = None
 
     def __init__(
         self,
@@ -117,9 +123,10 @@ class TextRecords(Dataset[dict[str, Any]]):
         name: str,
         classes: Sequence[str],
         unsafe: Sequence[str] = (),
+        released: Ledger | None = None,
     ) -> None:
         self.records, self.name, self.classes = records, name, tuple(classes)
-        self.unsafe = tuple(unsafe)
+        self.unsafe, self.released = tuple(unsafe), released
 
     def __len__(self) -> int:
         return len(self.records)

@@ -3,8 +3,8 @@
     for row in predictions(Run("runs/first"), [Path("shoe.png"), Path("more.npz")]): ...
 
 Inputs are made as those of the training data were: pictures get the size and the channels of the
-model's input, columns of a table the run's own ranges and categories.  Columns are found by their
-names, in any order; missing and unknown ones are refused.  An .npz needs `x` alone, a table no
+model's input, columns of a table the ranges and categories that the model keeps.  Columns are found
+by their names, in any order; a missing one is refused.  An .npz needs `x` alone, a table no
 column of labels.  Guarantees: a row for each record, in order; probabilities add up to 1
 where a record has one class, and stand each for itself where it may have several; what does not fit
 the model is refused with what does.  The predictions for a record that was not in the training data
@@ -13,7 +13,6 @@ tell no more of those that were than the model does.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,14 +21,14 @@ import torch
 from torch import Tensor
 
 from psac.data.arrays import inputs_from_npz
-from psac.data.columns import Columns
+from psac.data.columns import Column
 from psac.data.folders import ENDINGS, images_in
 from psac.data.images import decoded
-from psac.data.tables import inputs_from_table
+from psac.data.tables import new_records
+from psac.training.own_data import TABLES
 from psac.training.run import Run
 
 BATCH = 1024
-TABLES = (".csv", ".parquet")
 
 
 class Prediction(NamedTuple):
@@ -87,28 +86,15 @@ def _of_picture(file: Path, shape: tuple[int, ...]) -> Tensor:
     return decoded(file, size=size, channels=shape[0])[None]
 
 
-def _of_table(run: Run, file: Path, columns: Columns | None) -> Tensor:
-    recipe = run.recipe()
-    own: dict[str, Any] = recipe.data_settings
-    if "label" not in own or "text" in own:
+def _of_table(run: Run, file: Path, columns: dict[str, Any] | None) -> Tensor:
+    if not columns:
         raise ValueError(
-            f"{file} is a table, but the run was trained on '{recipe.data}', which is none of "
-            "numbers: how its columns would become inputs is not known. Give an .npz with x."
+            f"{file} is a table, but the run was trained on '{run.recipe().data}', which is none "
+            "of numbers, or by an older version of psac: how its columns would become inputs is "
+            "not known. Give an .npz with x."
         )
-    if columns is None:
-        warnings.warn(
-            f"{run.folder} was trained by an older version of psac, which did not keep the names "
-            f"of the columns: those of {file} are taken by their position. Make sure that they are "
-            "in the order of the training data, or train again.",
-            stacklevel=4,
-        )
-    return inputs_from_table(
-        file,
-        label=own["label"],
-        ranges=own.get("ranges"),
-        categories=own.get("categories"),
-        columns=columns,
-    )
+    known = {name: Column.from_json(column) for name, column in columns.items()}
+    return new_records(file, known).inputs
 
 
 def _checked(inputs: Tensor, shape: tuple[int, ...], file: Path) -> Tensor:

@@ -17,6 +17,7 @@ PSAC(r=0.1, bound=1.0, scale=1.0)
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import difflib
 import numbers
 import os
@@ -26,6 +27,7 @@ from typing import Any
 
 from psac import clipping, models, sampling
 from psac.clipping import AdaptivePSAC, ClippingRule
+from psac.data.schema import inlined
 from psac.models.registry import check_settings
 from psac.training import toml
 from psac.training.optimization import OPTIMIZERS, SCHEDULES
@@ -84,7 +86,8 @@ class Recipe:
     """One run.  None stands for a default that is stated here.
 
     `data` is a name of `psac.data` or a path of the user's own (own_data.py), `data_root` where the
-    files of a named one are, `data_settings` what its reader takes, such as a label's column.
+    files of a named one are, `data_settings` what its reader takes, such as a label's column; a
+    `schema` in it is a file, whose content takes its place.
     `model` is a name of `psac.models` or FILE.py:FUNCTION of the user's own (own_model.py).
     `validation_fraction` 0 evaluates on the test split; above, on a part that is held out of the
     training data, which stays private.  Test records of the user's own are private, too, unless
@@ -137,6 +140,8 @@ class Recipe:
             self._settle(name, _checked_number(name, getattr(self, name), self._optional(name)))
         for name in FLAGS:
             _check_flag(name, getattr(self, name))
+        if isinstance(self.data_settings, Mapping):  # a schema of today, not of when it is resumed
+            self._settle("data_settings", inlined(self.data_settings))
         for name in TABLES:
             self._settle(name, _checked_table(name, getattr(self, name)))
         self._check_together()
@@ -275,7 +280,9 @@ def _checked_table(name: str, value: Any) -> dict[str, Any]:
 
 
 def _with_lists(value: Any) -> Any:
-    """Without what TOML has no word for: tuples become lists, None is left out."""
+    """As it is written and read: tuples become lists, dates texts, and None is left out."""
+    if isinstance(value, datetime.date):
+        return value.isoformat()
     if isinstance(value, Mapping):
         return {key: _with_lists(item) for key, item in value.items() if item is not None}
     return [_with_lists(item) for item in value] if isinstance(value, (list, tuple)) else value

@@ -70,7 +70,9 @@ def write_model(
         "shift": recipe.shift,
         "input_shape": list(splits.input_shape),
         "classes": list(splits.classes),
-        "columns": splits.columns,
+        "columns": None
+        if splits.columns is None
+        else {name: column.to_json() for name, column in splits.columns.items()},
         "several_labels": splits.training.labels.ndim == 2,
     }
     run.write_model(model, how | {key: summary[key] for key in ("epsilon", "delta", "secure")})

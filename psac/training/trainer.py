@@ -79,13 +79,13 @@ def train(
     run.refuse_changed_model(recipe)
     device = device_of(recipe)
     with Heard() as heard:
-        splits = load_splits(recipe).to(device)
+        splits = load_splits(recipe, run.released()).to(device)
         trainer = Trainer(recipe, run, splits, observer or Silent(), heard)
         try:
             with run.locked(), seeded(seed_of_training(recipe), device):
                 run.refuse(recipe, resume=resume)  # another process may have been here meanwhile
                 run.refuse_lost_checkpoint()
-                run.enter(recipe, environment(seed=recipe.seed, device=device))
+                run.enter(recipe, environment(seed=recipe.seed, device=device), splits.released)
                 trainer.train()
         finally:
             trainer.private.close()
