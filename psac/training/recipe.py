@@ -92,10 +92,11 @@ class Recipe:
     `validation_fraction` 0 evaluates on the test split; above, on a part that is held out of the
     training data, which stays private.  Test records of the user's own are private, too, unless
     `test_is_public` says otherwise; those of a named data set as it was published are public.
-    `most_frequent_share` is how often the most frequent class occurs, as was known before; accuracy
-    is held against it where nothing public can be counted.  `r`, `bound` and `scale` are those of the rule (None: its
-    own defaults; for adaptive_psac `scale` is the initial one).  The noise is calibrated to
-    `epsilon`, or given as `noise_multiplier`; `delta` None is 1 / (10 * records).
+    `most_frequent_share` is how often the most frequent class occurs, as it was known before:
+    accuracy is held against it where nothing public can be counted.
+    `r`, `bound` and `scale` are those of the rule (None: its own defaults; for adaptive_psac
+    `scale` is the initial one).  The noise is calibrated to `epsilon`, or given as
+    `noise_multiplier`; `delta` None is 1 / (10 * records).
     Pictures can be seen in several `copies`, the first as it is, the others moved by up to `shift`
     pixels; a sample's gradient is the mean over them, an answer that over five places of the
     picture (`psac.models.ShiftedCopies`).

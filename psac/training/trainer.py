@@ -22,11 +22,13 @@ Guarantees:
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import warnings
+from collections.abc import Mapping
 from typing import Any
 
-from psac.accounting import PrivacyWarning
+from psac.accounting import Entry, PrivacyWarning, pricing
 from psac.accounting.pricing import LARGE_EPSILON, quietly
 from psac.checkpoint import load_checkpoint, save_checkpoint
 from psac.clipping import AdaptivePSAC
@@ -106,7 +108,6 @@ class Trainer:
         self.clock = Clock()
         self._evaluated: Evaluation | SeveralLabels | None = None  # the model as it is
         self._prices: dict[int, float] = {}  # epsilon by the steps in the ledger
-        self._way: str | None = None  # how the loss function was evaluated on the last batch
         every = max(1, self.private.planned_steps // STEP_LINES)
         lines = self.private.planned_steps // every
         self._logged_every = every
@@ -132,6 +133,8 @@ class Trainer:
         if resumed:
             self._go_on()
         facts = self._facts()
+        for sentence in (*self.splits.unsafe, *doubts(facts)):
+            self.private.ledger.note_warning(sentence)
         self._note_warnings()
         # Also when resumed: what load_checkpoint has charged is on disk before anything is added.
         self._save()
@@ -145,7 +148,8 @@ class Trainer:
         in_ledger = self.run.steps_in_ledger()
         extra = load_checkpoint(path, private)
         self.clock.add(extra["seconds"])
-        self._way = extra.get("way")
+        if self.run.ledger_path.exists():
+            private.ledger.include_notes(self.run.ledger())
         if not private.ledger.secure:  # it repeats what was lost, which costs nothing
             return
         told = max((line.get("step", 0) for line in self.run.metrics()), default=0)
@@ -188,12 +192,10 @@ class Trainer:
     def _note_warnings(self) -> None:
         """What was warned of goes into the folder, and the ledger says that there was something."""
         private = self.private
-        for sentence in self._facts_to_warn_of():
-            private.ledger.note_warning(sentence)
         for text in self.heard.take():
-            self.log.write("warning", step=private.steps_taken, text=text)
-            if not private.ledger.warnings:
-                private.ledger.note_warning(WARNED)
+            self.log.warn(text, step=private.steps_taken)
+        if self.log.warnings and not private.ledger.warnings:
+            private.ledger.note_warning(WARNED)
 
     # Training
     def _train_one_epoch(self, interruption: Interruption) -> None:
@@ -204,7 +206,6 @@ class Trainer:
             step, scale = private.steps_taken, self._scale()
             is_released = private.step(loss_of, batch)
             assert private.sensitive is not None
-            self._way = private.sensitive.way
             self._note_warnings()
             self.clock.count(len(private.sensitive.losses))
             if (step + 1) % self._logged_every == 0:
@@ -245,8 +246,8 @@ class Trainer:
     def _epsilon(self) -> float:
         spent = self.private.ledger.steps
         if spent not in self._prices:
-            with quietly():  # the plan was warned of
-                self._prices[spent] = self.private.epsilon()
+            ledger = self.private.ledger
+            self._prices[spent] = _price(ledger.entries, self.private.plan.delta)
         return self._prices[spent]
 
     def _place(self) -> dict[str, Any]:
@@ -283,7 +284,6 @@ class Trainer:
         extra = {
             "seconds": self.clock.seconds(),
             "spent": self.private.ledger.steps,
-            "way": self._way,
         }
         save_checkpoint(self.run.checkpoint_path, self.private, extra=extra)
         self.clock.saved()
@@ -291,7 +291,9 @@ class Trainer:
     # The end
     def _finish(self) -> None:
         result, seconds = self._evaluation(), self.clock.seconds()
-        summary = summary_of(self.splits, self.private, result, self._epsilon(), seconds, self._way)
+        summary = summary_of(
+            self.recipe, self.splits, self.private, result, self._epsilon(), seconds
+        )
         write_model(self.run, self.recipe, self.splits, self.model, summary)
         write_mistakes(self.run, self.splits, result)
         line = self.log.write(
@@ -304,3 +306,20 @@ class Trainer:
         )
         write_json(self.run.summary_path, summary)  # last: from here on the run is finished
         self.observer.ended(line)
+
+
+@functools.lru_cache(maxsize=256)  # runs that differ in their seed have equal ledgers
+def _price(entries: tuple[Entry, ...], delta: float) -> float:
+    return pricing.price(entries, delta, "pld")  # without warnings: the plan was warned of
+
+
+def doubts(facts: Mapping[str, Any]) -> list[str]:
+    """What psac warns of when it prices such a plan, in words that may be published."""
+    said = []
+    if facts["planned_epsilon"] > LARGE_EPSILON:
+        said.append(f"Epsilon is above {LARGE_EPSILON:g}: the guarantee says next to nothing.")
+    if facts["delta"] >= 1 / facts["num_records"]:
+        said.append(
+            "Delta is not below 1 / records: a mechanism that publishes a random record would pass."
+        )
+    return said
