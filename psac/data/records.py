@@ -105,7 +105,7 @@ class ImageFiles(Dataset[tuple[Tensor, Tensor]]):
             image = self[number][0]
             if image.shape != first.shape:
                 raise ValueError(
-                    f"{self.name}: image {number} has the shape {list(image.shape)}, the first "
+                    f"{self.name}: image {number + 1} has the shape {list(image.shape)}, the first "
                     f"one {list(first.shape)}. Pass size=64 or the like to make them alike. Give a "
                     "size in a recipe by data_settings = {size = 64}."
                 )

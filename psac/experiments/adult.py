@@ -2,8 +2,8 @@
 
 DP-PSAC and DP-SGD at epsilon 1, 3 and 8, and the same network without privacy, five seeds each;
 beside them logistic regression and gradient boosting of scikit-learn on the same features.  For
-each rule and budget, the learning rate is the best of three on a tenth of the training records, held
-out, with a seed that is not reported; test records choose nothing.
+each rule and budget, the learning rate is the best of three on a tenth of the training records,
+held out, with a seed that is not reported; test records choose nothing.
 
 Each run becomes a file in results/adult, and the table is written at its mark in
 docs/guides/tabular.md.  What has a file is not made again.  The runs are seeded, hence repeatable

@@ -305,11 +305,9 @@ def compared(accuracy: float, summary: Mapping[str, Any]) -> str:
     """How it compares with an answer that does not look at the record."""
     share = number(summary.get("constant_accuracy"))
     if share is None:
-        return (
-            "always the most frequent answer: not known publicly (most_frequent_share in a recipe)"
-        )
-    points = f"{100 * (accuracy - share):+.1f} points".replace("-", numerals.MINUS)
-    return f"always the most frequent answer: {numerals.percent(share)} ({points})"
+        return "always the most frequent answer: not known (most_frequent_share in the recipe)"
+    points = f"{100 * abs(accuracy - share):.1f} points {'above' if accuracy >= share else 'BELOW'}"
+    return f"{points} always the most frequent answer ({numerals.percent(share)})"
 
 
 def data_name(run: Run) -> str:
