@@ -22,6 +22,7 @@ from psac.cli.demo import demo
 from psac._starting import STOPPED
 from psac.cli.console import errors
 from psac.cli.mistakes import code_of, explain, readable_warnings
+from psac.cli.describe import describe
 from psac.cli.paper import TITLES, everything, figure, page
 from psac.cli.predict import predict
 from psac.cli.pricing import calibrate, epsilon
@@ -54,6 +55,7 @@ COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
         "recipes": recipes,
         "data list": list_data,
         "data get": get_data,
+        "data describe": describe,
         "version": version,
     },
     "The paper": {
@@ -65,7 +67,7 @@ COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
     },
 }
 GROUPS = {  # commands of two words
-    "data": "Data sets: what there is, and fetching.",
+    "data": "Data sets: what there is, fetching, and describing your own table.",
     "paper": "Figures and tables of the DP-PSAC paper, made anew.",
 }
 state = {"debug": False}

@@ -53,6 +53,12 @@ def train(
         str | None,
         typer.Option(help="The column of the classes, in a table of your own.", show_default=False),
     ] = None,
+    schema: Annotated[
+        str | None,
+        typer.Option(
+            help="The schema of a table of your own (psac data describe).", show_default=False
+        ),
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Only the last line.")] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="JSON lines on stdout, and nothing else there.")
@@ -67,8 +73,9 @@ def train(
     from psac.training import Interrupted
     from psac.training import train as trained
 
-    if label is not None:
-        settings["data_settings"] = {**settings.get("data_settings", {}), "label": label}
+    for name, given in (("label", label), ("schema", schema)):
+        if given is not None:
+            settings["data_settings"] = {**settings.get("data_settings", {}), name: given}
     folder, title = _folder(recipe, run, settings)
     with typed():
         if quiet and as_json:

@@ -21,7 +21,7 @@ from psac.data.schema import Schema, unconfirmed_refused
 from psac.data.toml import strings
 from psac.data.writing import SEEN, ignore_lines, lines_of
 
-READ_OFF = "the {} of column '{}' were read off the private records"
+READ_OFF = "The {} of column '{}' were read off the private records."
 
 
 class Stated(NamedTuple):
@@ -61,7 +61,7 @@ def _ledger(unsafe: Sequence[str], releases: Ledger | None = None) -> Ledger | N
         return None
     ledger = Ledger(secure=True) if releases is None else releases
     for sentence in unsafe:
-        ledger.note_warning(f"{sentence[0].upper()}{sentence[1:]}.")
+        ledger.note_warning(sentence)
     return ledger
 
 

@@ -41,7 +41,7 @@ def lines_of(name: str, guess: Guess, cells: Cells, *, seen: bool = True) -> lis
             0, f"# {guess.rare} {plural} left out; a value that is not listed is all zeros"
         )
     if guess.kind in (NUMBER, DATE) and cells.missing().any():
-        lines.append(f'missing.{key(name)} = "{INDICATOR}"  # some cells are empty')
+        lines.append(f'missing.{key(name)} = "{INDICATOR}"  # some cells are empty: {SEEN}')
     return lines
 
 

@@ -108,7 +108,7 @@ def together(runs: Sequence[Run]) -> tuple[float, float] | None:
     """Epsilon and delta of all ledgers as one, if they are of the same data and relation."""
     deltas = [run.delta for run in runs if run.delta is not None]
     ledgers = [run.ledger for run in runs if run.ledger is not None and run.ledger.entries]
-    records = {entry.num_records for ledger in ledgers for entry in ledger.entries}
+    records = {entry.num_records for ledger in ledgers for entry in ledger.training}
     same = len({relation(run) for run in runs}) == 1 and len(records) == 1
     if len(ledgers) < len(runs) or not deltas or not same or common(runs, "data") is None:
         return None
