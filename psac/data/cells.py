@@ -40,10 +40,9 @@ class Cells:
 
     @classmethod
     def of(cls, cells: Sequence[Any]) -> Cells:
-        places: dict[Any, int] = {}
-        codes = (places.setdefault(cell, len(places)) for cell in cells)
-        numbers = np.fromiter(codes, np.int64, len(cells))
-        return cls(list(places), numbers)
+        growing = Growing()
+        growing.add(cells)
+        return growing.cells()
 
     def __len__(self) -> int:
         return len(self.codes)
@@ -83,6 +82,24 @@ class Cells:
     def records_with(self, chosen: np.ndarray, limit: int = 3) -> list[int]:
         """The first records, counted from 0, that have one of the chosen values."""
         return np.flatnonzero(chosen[self.codes])[:limit].tolist()
+
+
+class Growing:
+    """A column that is read part by part, of which only the different values are kept."""
+
+    def __init__(self) -> None:
+        self._places: dict[Any, int] = {}
+        self._codes: list[np.ndarray] = []
+
+    def add(self, cells: Sequence[Any]) -> None:
+        places = self._places
+        for value in dict.fromkeys(cells):
+            places.setdefault(value, len(places))
+        self._codes.append(np.fromiter(map(places.__getitem__, cells), np.int64, len(cells)))
+
+    def cells(self) -> Cells:
+        codes = np.concatenate(self._codes) if self._codes else np.zeros(0, np.int64)
+        return Cells(list(self._places), codes)
 
 
 def text_of(value: Any) -> str:

@@ -15,6 +15,7 @@ standard library, whose messages count records as all else here does.
 from __future__ import annotations
 
 import csv
+import itertools
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,12 +23,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from psac.data.cells import Cells
+from psac.data.cells import Cells, Growing
 from psac.data.entry import DataNotFound
 from psac.data.optional import needed
 
 TABS = (".tsv", ".tab")
 PARQUET = ".parquet"
+ROWS = 10_000  # at a time: cells that occur before need no memory of their own
 SHOWN = 3  # of the records that are wrong
 
 
@@ -118,7 +120,7 @@ def _by_arrow(file: Path, separator: str, header: list[str]) -> dict[str, Cells]
     except ImportError:
         return None
     as_text = arrow_csv.ConvertOptions(
-        column_types=dict.fromkeys(header, pyarrow.string()), strings_can_be_null=False
+        column_types=dict.fromkeys(header, pyarrow.large_string()), strings_can_be_null=False
     )
     layout = arrow_csv.ParseOptions(delimiter=separator, newlines_in_values=True)
     try:
@@ -131,21 +133,29 @@ def _by_arrow(file: Path, separator: str, header: list[str]) -> dict[str, Cells]
 
 
 def _by_standard_library(file: Path, separator: str, header: list[str]) -> dict[str, Cells]:
+    columns = [Growing() for _ in header]
+    wrong: dict[int, int] = {}  # the fields of records with another number of them
+    count = 0
     try:
         with open(file, newline="", encoding="utf-8-sig") as lines:
-            _, *rows = [row for row in csv.reader(lines, delimiter=separator) if row]
+            rows = (row for row in csv.reader(lines, delimiter=separator) if row)
+            next(rows)
+            while part := list(itertools.islice(rows, ROWS)):
+                sizes = enumerate(map(len, part), start=count)
+                wrong |= {number: size for number, size in sizes if size != len(header)}
+                if not wrong:
+                    for column, cells in zip(columns, zip(*part, strict=True), strict=True):
+                        column.add(cells)
+                count += len(part)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise _unreadable(file, error) from error
-    wrong = [number for number, row in enumerate(rows) if len(row) != len(header)]
     if wrong:
-        first = len(rows[wrong[0]])
         raise ValueError(
-            f"{file}: {len(wrong)} of {len(rows)} records have another number of fields than the "
-            f"header: {record_numbers(wrong, len(wrong))}. The first of them has {first}, the "
-            f"header {len(header)}. Mend or remove them."
+            f"{file}: {len(wrong)} of {count} records have another number of fields than the "
+            f"header: {record_numbers(list(wrong), len(wrong))}. The first of them has "
+            f"{next(iter(wrong.values()))}, the header {len(header)}. Mend or remove them."
         )
-    cells = zip(*rows, strict=True) if rows else ([] for _ in header)
-    return {name: Cells.of(column) for name, column in zip(header, cells, strict=True)}
+    return {name: column.cells() for name, column in zip(header, columns, strict=True)}
 
 
 # ---- Arrow
@@ -195,8 +205,8 @@ def _from_arrow(column: Any) -> Cells:
 
     if pyarrow.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
-    encoded = column.dictionary_encode(null_encoding="encode").unify_dictionaries()
-    if not encoded.num_chunks:
-        return Cells([], np.zeros(0, np.int64))
-    whole = encoded.combine_chunks()
-    return Cells(whole.dictionary.to_pylist(), whole.indices.to_numpy().astype(np.int64))
+    if pyarrow.types.is_string(column.type):  # which holds no more than 2 GB in one piece
+        column = column.cast(pyarrow.large_string())
+    # In one piece first: to unify the dictionaries of many pieces takes a minute.
+    encoded = column.combine_chunks().dictionary_encode(null_encoding="encode")
+    return Cells(encoded.dictionary.to_pylist(), encoded.indices.to_numpy().astype(np.int64))
