@@ -14,15 +14,15 @@ import typer
 from typer.core import TyperCommand
 
 import psac
+from psac._starting import STOPPED
 from psac.cli.audit import audit
 from psac.cli.check import check
 from psac.cli.compare import compare
+from psac.cli.console import errors
 from psac.cli.data import get_data, list_data
 from psac.cli.demo import demo
-from psac._starting import STOPPED
-from psac.cli.console import errors
-from psac.cli.mistakes import code_of, explain, readable_warnings
 from psac.cli.describe import describe
+from psac.cli.mistakes import code_of, explain, readable_warnings
 from psac.cli.paper import TITLES, everything, figure, page
 from psac.cli.predict import predict
 from psac.cli.pricing import calibrate, epsilon

@@ -115,8 +115,7 @@ def _refuse_other_separators(file: Path, header: list[str]) -> None:
 def _by_arrow(file: Path, separator: str, header: list[str]) -> dict[str, Cells] | None:
     """None without pyarrow, or where it cannot read the file."""
     try:
-        import pyarrow
-        from pyarrow import csv as arrow_csv
+        pyarrow, arrow_csv = _arrow(), _arrow(".csv")
     except ImportError:
         return None
     as_text = arrow_csv.ConvertOptions(
@@ -161,8 +160,12 @@ def _by_standard_library(file: Path, separator: str, header: list[str]) -> dict[
 # ---- Arrow
 
 
+def _arrow(module: str = "") -> Any:
+    return needed(f"pyarrow{module}", package="pyarrow", purpose="Reading Parquet or a frame")
+
+
 def _parquet(file: Path) -> Table:
-    parquet = needed("pyarrow.parquet", package="pyarrow", purpose="Reading Parquet")
+    parquet = _arrow(".parquet")
     try:
         table = parquet.read_table(file)
     except (OSError, ValueError) as error:  # pyarrow's own errors are ValueErrors
@@ -171,7 +174,7 @@ def _parquet(file: Path) -> Table:
 
 
 def _frame(frame: Any) -> Table:
-    arrow = needed("pyarrow", package="pyarrow", purpose="Reading a frame")
+    arrow = _arrow()
     if hasattr(frame, "reset_index"):  # of pandas, whose index would become a column
         frame = frame.reset_index(drop=True)
     try:
@@ -201,8 +204,7 @@ def _of_arrow(table: Any, place: str, stem: str) -> Table:
 
 
 def _from_arrow(column: Any) -> Cells:
-    import pyarrow
-
+    pyarrow = _arrow()
     if pyarrow.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
     if pyarrow.types.is_string(column.type):  # which holds no more than 2 GB in one piece

@@ -124,7 +124,7 @@ def _records(
         refuse_others(_without_labels(table, schema), columns)
         known = like(columns, table, schema)
     for sentence in known.unsafe:
-        warnings.warn(f"{table.place}: {sentence}", PrivacyWarning, stacklevel=4)
+        warnings.warn(f"{table.place}: {sentence}", PrivacyWarning, stacklevel=3)
     assert schema.label is not None
     labels, faults = _labels(table.columns[schema.label], schema.label, known.classes)
     marks: Any = {
