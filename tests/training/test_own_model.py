@@ -54,7 +54,7 @@ def nothing():
 
 @pytest.fixture(autouse=True)
 def networks(tmp_path, monkeypatch):
-    monkeypatch.setattr(trainer_module, "load_splits", lambda recipe, kept: splits())
+    monkeypatch.setattr(trainer_module, "load_splits", lambda *_: splits(public=True))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "networks.py").write_text(NETWORKS)
     return tmp_path / "networks.py"

@@ -32,7 +32,7 @@ TIMES = ("time", "seconds", "samples_per_second")
 
 @pytest.fixture(autouse=True)
 def small_data(monkeypatch):
-    monkeypatch.setattr(trainer_module, "load_splits", lambda recipe: splits())
+    monkeypatch.setattr(trainer_module, "load_splits", lambda *_: splits(public=True))
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -100,7 +100,7 @@ def assert_equal_runs(one: Run, other: Run) -> None:
 def whole(tmp_path_factory) -> Run:
     """The seeded run, never interrupted."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(trainer_module, "load_splits", lambda recipe: splits())
+        patch.setattr(trainer_module, "load_splits", lambda *_: splits(public=True))
         with pytest.warns(psac.InsecureNoiseWarning):
             return train(recipe(), tmp_path_factory.mktemp("runs") / "whole")
 
@@ -200,7 +200,7 @@ def test_what_comes_from_private_records_is_marked_and_the_rest_is_not(whole):
 
 
 def test_results_on_held_out_records_are_marked_and_no_record_is_shown(tmp_path, monkeypatch):
-    monkeypatch.setattr(trainer_module, "load_splits", lambda recipe: splits("validation"))
+    monkeypatch.setattr(trainer_module, "load_splits", lambda *_: splits("validation"))
     run = train(recipe(epochs=1), tmp_path / "run")
     assert not run.predictions_path.exists()
     assert run.summary()["private"] is False
