@@ -84,7 +84,7 @@ def test_a_run_trains_the_network_and_keeps_it(networks, name, settings, paramet
 def test_a_network_that_vmap_refuses_is_trained_one_record_at_a_time_and_the_summary_says_so():
     with pytest.warns(psac.SlowPathWarning, match=r"networks\.py, line"):
         run = train(asked("branching"), "run")
-    assert run.summary()["isolation"] == "by construction (one record at a time)"
+    assert run.summary()["isolation"] == "by construction (alone)"
     assert run.summary()["steps"] == 6
 
 

@@ -164,7 +164,7 @@ def test_a_run_leaves_every_file_and_they_agree(whole):
     assert sum(map(sum, summary["confusion_matrix"])) == 60
     assert summary["classes"] == list(CLASSES)
     assert not summary["secure"]
-    assert summary["isolation"] == "by construction (torch.vmap)"
+    assert summary["isolation"] == "by construction (vmap)"
     assert "private" not in summary
 
 
@@ -486,7 +486,7 @@ def test_a_second_process_in_the_folder_is_refused_and_the_first_goes_on(whole, 
 
 
 def test_a_run_that_another_process_began_meanwhile_is_not_overwritten(tmp_path, monkeypatch):
-    def slow_data(recipe):
+    def slow_data(recipe, kept):
         Run(tmp_path / "run").enter(recipe, {})
         return splits()
 
