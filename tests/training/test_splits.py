@@ -10,6 +10,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from psac import data
 from psac.data.images import scaled
 from psac.training import splits as splits_module
+from psac.training.overriding import overridden
 from psac.training.own_data import load_own
 from psac.training.records import Records, records_of
 from psac.training.splits import held_out, load_splits
@@ -39,7 +40,30 @@ def test_named_data_are_evaluated_on_the_public_test_split(named):
     settings = {"root": "here", "size": 8}
     assert named == [("digits", "train", settings), ("digits", "test", settings)]
     assert (len(found.training), len(found.evaluation)) == (100, 20)
-    assert (found.split, found.public, found.mark()) == ("test", True, {})
+    assert (found.split, found.public, found.mark()) == ("test", False, {"private": False})
+
+
+@pytest.mark.parametrize("own_folder", [False, True])
+@pytest.mark.parametrize("said", [False, True])
+def test_test_records_are_public_only_where_somebody_said_so(named, own_folder, said):
+    root = "here" if own_folder else None  # files in a folder of the user's may be any
+    found = load_splits(recipe(data="digits", data_root=root, test_is_public=said))
+    assert found.public == (said or not own_folder)
+    assert found.mark() == ({"public": True} if found.public else {"private": False})
+
+
+def test_records_of_the_users_own_are_private_unless_the_recipe_says_otherwise(tmp_path):
+    for split in ("train", "test"):
+        x, y = np.arange(12.0).reshape(6, 2), np.arange(6) % 2
+        np.savez(tmp_path / f"{split}.npz", x=x.astype(np.float32), y=y)
+    assert not load_splits(recipe(data=str(tmp_path))).public
+    assert load_splits(recipe(data=str(tmp_path), test_is_public=True)).public
+
+
+def test_what_was_said_of_one_data_set_is_not_said_of_another():
+    said = {"data": "mine", "test_is_public": True, "most_frequent_share": 0.7}
+    assert overridden(said, {"data": "theirs"}) == {"data": "theirs"}
+    assert overridden(said, {"epochs": 2}) == said | {"epochs": 2}
     assert (found.classes, found.input_shape) == (("a", "b", "c"), (1,))
 
 

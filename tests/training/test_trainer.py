@@ -165,6 +165,7 @@ def test_a_run_leaves_every_file_and_they_agree(whole):
     assert summary["classes"] == list(CLASSES)
     assert not summary["secure"]
     assert summary["isolation"] == "by construction (vmap)"
+    assert summary["public"] is True
     assert "private" not in summary
 
 
