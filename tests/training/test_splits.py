@@ -41,6 +41,7 @@ def test_named_data_are_evaluated_on_the_public_test_split(named):
     assert named == [("digits", "train", settings), ("digits", "test", settings)]
     assert (len(found.training), len(found.evaluation)) == (100, 20)
     assert (found.split, found.public, found.mark()) == ("test", False, {"private": False})
+    assert (found.classes, found.input_shape) == (("a", "b", "c"), (1,))
 
 
 @pytest.mark.parametrize("own_folder", [False, True])
@@ -64,7 +65,6 @@ def test_what_was_said_of_one_data_set_is_not_said_of_another():
     said = {"data": "mine", "test_is_public": True, "most_frequent_share": 0.7}
     assert overridden(said, {"data": "theirs"}) == {"data": "theirs"}
     assert overridden(said, {"epochs": 2}) == said | {"epochs": 2}
-    assert (found.classes, found.input_shape) == (("a", "b", "c"), (1,))
 
 
 def test_held_out_records_are_never_trained_on_and_the_test_split_is_not_read(named):

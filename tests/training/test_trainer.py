@@ -108,9 +108,9 @@ def whole(tmp_path_factory) -> Run:
 # ---- Copies of pictures
 
 
-def in_pictures(recipe) -> Splits:
+def in_pictures(recipe, kept) -> Splits:
     """The same records, as pictures of 2 x 2 pixels."""
-    both = splits()
+    both = splits(public=True)
     for part in (both.training, both.evaluation):
         part.inputs = part.inputs.view(-1, 1, 2, 2)
     return both
