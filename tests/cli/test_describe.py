@@ -113,7 +113,7 @@ def unique_cells() -> set[str]:
 
 
 @pytest.mark.filterwarnings("ignore:.*some have a category that the model does not know")
-@pytest.mark.parametrize("private", [False, True])
+@pytest.mark.parametrize("private", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_a_session_publishes_no_cell_that_occurs_once(here, private):
     psac("data", "describe", "patients.csv", "--label", "back", "--yes")
     train = ["train", "--data", "patients.csv", "--schema", "patients.toml", *TRAIN]
