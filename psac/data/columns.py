@@ -169,8 +169,9 @@ def refuse(table: Table, faults: list[str]) -> None:
 
 def refuse_others(table: Table, columns: Columns, *, also: bool = True) -> None:
     """Raises if a column is missing or, `also`, if one is unknown."""
-    if not isinstance(columns, Mapping) or not all(
-        isinstance(column, Column) for column in columns.values()
+    given: Any = columns
+    if not isinstance(given, Mapping) or not all(
+        isinstance(column, Column) for column in given.values()
     ):
         raise ValueError(
             f"columns is {columns!r}: give those of other records, such as train.columns."

@@ -59,13 +59,15 @@ class Schema:
             raise ValueError(
                 f"missing is {self.missing!r}: give {INDICATOR!r}, or a value for each column."
             )
-        if not isinstance(self.missing, (str, Mapping)):
+        missing: Any = self.missing
+        if not isinstance(missing, (str, Mapping)):
             raise TypeError(f"missing is {self.missing!r}: give a value for each column.")
         for name in ("ignore", "unconfirmed", "classes"):
             value = getattr(self, name)
             if isinstance(value, str) or not isinstance(value, (Sequence, type(None))):
                 raise TypeError(f"{name} is {value!r}: give a list.")
-        if not isinstance(self.unsafe, bool):
+        unsafe: Any = self.unsafe
+        if not isinstance(unsafe, bool):
             raise TypeError(f"unsafe is {self.unsafe!r}: give true or false.")
         self._check_once()
         for name in (*self.named(NUMBER), *self.named(DATE)):

@@ -141,8 +141,9 @@ class Recipe:
             self._settle(name, _checked_number(name, getattr(self, name), self._optional(name)))
         for name in FLAGS:
             _check_flag(name, getattr(self, name))
-        if isinstance(self.data_settings, Mapping):  # a schema of today, not of when it is resumed
-            self._settle("data_settings", inlined(self.data_settings))
+        given: Any = self.data_settings
+        if isinstance(given, Mapping):  # a schema of today, not of when the run is resumed
+            self._settle("data_settings", inlined(given))
         for name in TABLES:
             self._settle(name, _checked_table(name, getattr(self, name)))
         self._check_together()
