@@ -38,6 +38,7 @@ def main() -> None:
         data=str(folder / "patients"),
         data_settings={
             "label": "back",
+            "classes": ["no", "yes"],
             "ranges": {"age": (18, 100), "days": (0, 60)},  # round bounds, known beforehand
             "categories": {"ward": WARDS},
         },

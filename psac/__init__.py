@@ -1,5 +1,6 @@
 """Differentially private training with per-sample adaptive clipping, for any PyTorch model."""
 
+from psac import _starting as _starting  # first: what follows takes seconds
 from psac.randomness import InsecureNoiseWarning
 from psac.sampling import Poisson, FixedSize, BallsInBins, Sampling
 from psac.clipping import PSAC, AutoS, NSGD, AutoV, Abadi, AdaptivePSAC, Custom, ClippingRule

@@ -193,6 +193,21 @@ def _fault(loader: DataLoader, num_records: int) -> str | None:
     return None
 
 
+def released_with(data: Any) -> list[Any]:
+    """The ledgers of what was released of these records before, which `psac.data` hangs on them.
+
+    On a data set, and on its tensors: whoever takes those for a data set of his own has it as well.
+    """
+    source = data.dataset if isinstance(data, DataLoader) else data
+    if isinstance(source, Subset):
+        return released_with(source.dataset)
+    if isinstance(source, ConcatDataset):
+        return [ledger for part in source.datasets for ledger in released_with(part)]
+    carriers = [source, *tensors_of(source)]
+    found = [getattr(carrier, "released", None) for carrier in carriers]
+    return list({id(ledger): ledger for ledger in found if ledger is not None}.values())
+
+
 def tensors_of(data: Any) -> list[Tensor]:
     """Tensors that hold the records themselves, where that can be seen."""
     source = data.dataset if isinstance(data, DataLoader) else data

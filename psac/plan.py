@@ -60,8 +60,9 @@ def planned(
     epsilon: float | None,
     delta: float | None,
     noise_multiplier: float | None,
+    after: accounting.Ledger | None = None,
 ) -> Plan:
-    """The run that the user asked for, with its noise."""
+    """The run that the user asked for, with its noise, `after` what was released before."""
     if not isinstance(scheme, Sampling):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(f"sampling is {scheme!r}: pass psac.Poisson(), or another psac.Sampling.")
     epochs, steps = length
@@ -94,6 +95,7 @@ def planned(
             steps=total,
             sampling=scheme,
             num_records=num_records,
+            after=after,
         )
     elif not noise_multiplier >= 0 or math.isinf(noise_multiplier):
         raise ValueError(f"noise_multiplier is {noise_multiplier}: it must be finite, 0 or above.")

@@ -19,6 +19,8 @@ where B is the expected batch size, a public constant: never the number that was
 - (epsilon, delta)-differential privacy of all that the optimizer sees, for the relation that the
   sampling states, as the ledger says.  A step is in the ledger before its gradient is handed on.
 - No record sees another: `step` calls the function under `torch.vmap`, or one record at a time.
+- What was released of the records before, while `psac.data` read them, is in the ledger from the
+  beginning, and noise that is calibrated leaves room for it.
 - Noise is added once per logical step, whatever the physical batches, and on an empty draw too.
 - Each record drawn enters the sum once: another batch than the one that the loader handed out, a
   batch that was left out or altered, a backward or an optimizer step of the user's own, parameters
@@ -63,7 +65,7 @@ from psac.gradients.probe import Probe
 from psac.gradients.state import State
 from psac.gradients.training import attach, attached, modules_of, refuse_modules
 from psac.handing import Handed
-from psac.loading import dataset_of, tensors_of
+from psac.loading import dataset_of, released_with, tensors_of
 from psac.noise import add_noise_
 from psac.plan import Plan, planned, positive
 from psac.randomness import NoiseGenerator, SecureGenerator, SeededGenerator
@@ -155,14 +157,17 @@ def make_private(
     """
     rule: Clipping = PSAC() if clipping is None else clipping_choice.checked(clipping)
     records = dataset_of(dataset)
+    scheme = Poisson() if sampling is None else sampling
+    released_before = _released_before(dataset, scheme)
     plan = planned(
         num_records=len(records),
         expected_batch_size=_batch_size(dataset, batch_size),
-        scheme=Poisson() if sampling is None else sampling,
+        scheme=scheme,
         length=(epochs, steps),
         epsilon=epsilon,
         delta=delta,
         noise_multiplier=noise_multiplier,
+        after=released_before,
     )
     generator = SecureGenerator() if seed is None else SeededGenerator(seed)
     return Private(
@@ -174,7 +179,22 @@ def make_private(
         physical_batch_size=physical_batch_size,
         lengths=lengths,
         generator=generator,
+        released_before=released_before,
     )
+
+
+def _released_before(data: Any, scheme: Sampling) -> Ledger:
+    """What was released of the records while they were read, under the relation of the run.
+
+    A record in place of another one is one less and one more, which the price covers.
+    """
+    ledgers = released_with(data)
+    total = Ledger(secure=all(ledger.secure for ledger in ledgers))
+    for ledger in ledgers:
+        for entry in ledger.entries:
+            total.record(**{**dataclasses.asdict(entry), "relation": scheme.relation})
+        total.include_notes(ledger)
+    return total
 
 
 def _batch_size(dataset: Any, batch_size: int | None) -> int:
@@ -214,9 +234,10 @@ class Private:
         physical_batch_size: int | None,
         lengths: Sequence[int] | None,
         generator: NoiseGenerator,
+        released_before: Ledger,
     ) -> None:
         self.model, self.optimizer, self.plan, self.clipping = model, optimizer, plan, clipping
-        self.ledger = Ledger(secure=generator.secure)
+        self.ledger = Ledger(secure=generator.secure) + released_before
         self.steps_taken = 0  # logical steps that were released
         self.sensitive: Sensitive | None = None  # losses and norms of the last batch: NOT private
         self.id = secrets.token_hex(8)  # a resumed run keeps it
@@ -829,8 +850,11 @@ class Private:
                 "make_private as it was called then; a changed run needs a budget of its own."
             )
         self.id = state["id"]
-        noted, self.ledger = self.ledger, Ledger.from_json(state["ledger"])
-        self.ledger.include_notes(noted)
+        before, self.ledger = self.ledger, Ledger.from_json(state["ledger"])
+        self.ledger.include_notes(before)
+        for entry in before.releases:  # the records were read, and released of, once more
+            if entry not in self.ledger.releases:
+                self.ledger.record(**dataclasses.asdict(entry))
         self.steps_taken, self._scale = state["step"], state["scale"]
         self.plan = dataclasses.replace(self.plan, steps=state["planned_steps"])
         self.loader.load_state_dict(state["sampler"])

@@ -991,3 +991,72 @@ def test_an_epoch_of_bins_that_was_not_ended_is_not_ended_by_another_run():
     both = ledger_of(3, **bins) + ledger_of(5, **bins)
     assert both.steps == 13
     assert both.epsilon(1e-5) == ledger_of(16, **bins).epsilon(1e-5)
+
+
+# ---- Releases besides the steps of training
+
+
+def with_release(**changes) -> Ledger:
+    ledger = Ledger(secure=True)
+    ledger.record(noise_multiplier=30.0, sampling_rate=1.0, what="ranges of 'age'", **changes)
+    return ledger
+
+
+def test_a_release_is_priced_but_is_no_step_of_training():
+    ledger = with_release()
+    alone = ledger.epsilon(1e-5)
+    assert alone == pytest.approx(
+        epsilon(noise_multiplier=30, sampling_rate=1, steps=1, delta=1e-5)
+    )
+    ledger.record(noise_multiplier=1.0, sampling_rate=0.01, steps=100)
+    trained = epsilon(noise_multiplier=1.0, sampling_rate=0.01, steps=100, delta=1e-5)
+    assert max(alone, trained) < ledger.epsilon(1e-5) < alone + trained
+    assert ledger.steps == 100
+    assert [entry.what for entry in ledger.releases] == ["ranges of 'age'"]
+    assert [entry.what for entry in ledger.training] == [""]
+    assert "ranges of 'age', noise multiplier 30" in str(ledger)
+
+
+def test_a_chance_to_show_more_comes_off_delta():
+    ledger = with_release(delta=4e-6)
+    plain = epsilon(noise_multiplier=30, sampling_rate=1, steps=1, delta=6e-6)
+    assert ledger.epsilon(1e-5) == pytest.approx(plain - math.log1p(-4e-6), rel=1e-9)
+    assert ledger.epsilon(1e-5) > with_release().epsilon(1e-5)
+    with pytest.warns(PrivacyWarning, match="epsilon is inf"):
+        assert ledger.epsilon(3e-6) == math.inf
+    assert ledger.epsilon(1e-5, "rdp") > with_release().epsilon(1e-5, "rdp")
+
+
+def test_dp_accounting_prices_a_release_alike_and_refuses_a_chance_to_show_more():
+    from dp_accounting import NeighboringRelation, UnsupportedEventError
+    from dp_accounting.pld import PLDAccountant
+
+    ledger = with_release()
+    ledger.record(noise_multiplier=1.0, sampling_rate=0.01, steps=100)
+    theirs = PLDAccountant(NeighboringRelation.ADD_OR_REMOVE_ONE).compose(ledger.to_event())
+    assert theirs.get_epsilon(1e-5) == pytest.approx(ledger.epsilon(1e-5), rel=1e-3)
+    with pytest.raises(UnsupportedEventError):
+        PLDAccountant(NeighboringRelation.ADD_OR_REMOVE_ONE).compose(
+            with_release(delta=4e-6).to_event()
+        )
+
+
+def test_a_ledger_with_releases_goes_through_json():
+    ledger = with_release(delta=4e-6)
+    ledger.record(noise_multiplier=1.0, sampling_rate=0.01)
+    written = json.loads(json.dumps(ledger.to_json()))
+    assert Ledger.from_json(written) == ledger
+    assert "what" not in written["entries"][1]
+    without = {**written, "entries": [{**written["entries"][0], "delta": 0.5}]}
+    assert Ledger.from_json(without) != ledger
+
+
+def test_noise_is_calibrated_to_what_a_release_has_left():
+    plan = {"sampling_rate": 0.05, "steps": 200, "delta": 1e-5}
+    ledger = with_release(delta=4e-7)
+    noise = calibrate(epsilon=2.0, after=ledger, **plan)
+    assert noise > calibrate(epsilon=2.0, **plan)
+    ledger.record(noise_multiplier=noise, sampling_rate=0.05, steps=200)
+    assert 2.0 * (1 - 2e-4) < ledger.epsilon(1e-5) <= 2.0
+    with pytest.raises(ValueError, match=r"released before costs .* nothing is left"):
+        calibrate(epsilon=0.05, after=with_release(), **plan)

@@ -8,6 +8,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "psac"
 # A module may import from those above it.
 ORDER = [
+    "_starting",
     "errors",
     "_compiling",
     "_torch_threads",

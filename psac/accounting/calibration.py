@@ -16,13 +16,14 @@ warn of a delta that is too large for it.
 import dataclasses
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from psac.accounting import pricing, schemes
 from psac.accounting.entries import Entry, number, whole
+from psac.accounting.ledger import Ledger
 from psac.accounting.losses import gaussian
 
 TOLERANCE = 1e-4  # A calibrated epsilon lies at most this much, relatively, below its target.
@@ -87,6 +88,7 @@ def calibrate(
     relation: str | None = None,
     accountant: str = "pld",
     num_records: int | None = None,
+    after: Ledger | None = None,
 ) -> float:
     """The noise multiplier with which a run stays within its budget.
 
@@ -99,6 +101,7 @@ def calibrate(
         relation: "add-or-remove-one" or "replace-one". The default is that of the sampling.
         accountant: "pld" or "rdp".
         num_records: Needed for some schemes; also used to warn of a delta that is too large.
+        after: What was released of the same records before. The budget is for both together.
 
     Returns:
         The noise multiplier. `psac.epsilon` with it is at most the budget, and within 0.01 % of it.
@@ -127,9 +130,12 @@ def calibrate(
     delta = pricing.checked_delta(delta, num_records)
     pricing.with_warning(target)
 
+    earlier = after.entries if after is not None else ()
+    _refuse_spent(earlier, target, delta, accountant)
+
     def spent(noise_multiplier: float, **settings: Any) -> float:
         noisy = dataclasses.replace(entry, noise_multiplier=noise_multiplier)
-        return pricing.price([noisy], delta, accountant, **settings)
+        return pricing.price([*earlier, noisy], delta, accountant, **settings)
 
     near = _first_guess(target, delta, entry)
     for coarseness in (COARSE, 1.0):
@@ -137,6 +143,14 @@ def calibrate(
         near = _solve(look, target, near)
     # What is reported has a second opinion, which may be larger by a millionth part.
     return near if spent(near) <= target else _solve(spent, target, near * (1 + TOLERANCE / 4))
+
+
+def _refuse_spent(earlier: Sequence[Entry], target: float, delta: float, accountant: str) -> None:
+    if earlier and (spent := pricing.price(earlier, delta, accountant)) >= target:
+        raise ValueError(
+            f"epsilon is {target:g}, and what was released before costs {spent:.4g} at this delta: "
+            "nothing is left. Take a larger epsilon, or release less."
+        )
 
 
 def _first_guess(target: float, delta: float, entry: Entry) -> float:

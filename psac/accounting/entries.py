@@ -1,6 +1,8 @@
 """What a ledger writes down: an entry is one kind of release, and how often it was made.
 
-An entry trusts its fields; `schemes.entry` makes one from what a user gave.
+An entry trusts its fields; `schemes.entry` makes one from what a user gave.  A step of training has
+no name; whatever else was released of the records, such as the range of a column, says `what` it
+was.
 """
 
 import dataclasses
@@ -18,6 +20,8 @@ class Entry:
 
     The noise has the standard deviation noise_multiplier * C.  `relation` says which data sets are
     neighbours: those that differ by a record that is there or not, or by the content of one.
+    `delta` is the chance that one of these releases shows more than its noise allows, as when a
+    value that only one record has passes a threshold.
     """
 
     sampling: str
@@ -26,9 +30,14 @@ class Entry:
     sampling_rate: float
     num_records: int | None
     steps: int
+    what: str = ""
+    delta: float = 0.0
 
     def __str__(self) -> str:
         records = "" if self.num_records is None else f" of {self.num_records} records"
+        if self.what:
+            delta = f", delta {self.steps * self.delta:.3g}" if self.delta else ""
+            return f"{self.what}{records}, noise multiplier {self.noise_multiplier:.6g}{delta}"
         return (
             f"{self.steps} steps, {self.sampling} at rate {self.sampling_rate:.6g}{records}, "
             f"noise multiplier {self.noise_multiplier:.6g}"

@@ -7,7 +7,9 @@ private.  How records were isolated and what psac warned of stay in the ledger: 
 files keep them.  Left to others: to record a step before it is seen, once, and with what really was
 done.
 
-A ledger holds counts and settings, nothing of the data: it may be published with the model.
+A ledger holds counts and settings, nothing of the data: it may be published with the model.  What
+was released besides the steps of training has entries of its own, which say what it was; `steps`
+does not count them.
 
 >>> ledger = Ledger(secure=True)
 >>> for _ in range(3):
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 
 FORMAT, VERSION = "psac ledger", 2
 WAYS = ("vmap", "alone", "batched")  # to evaluate a loss function; the last is tested
+ONLY_OF_RELEASES = ("what", "delta")
 NOT_PRIVATE = (
     "The noise is reproducible: whoever knows the seed can subtract it. This run is NOT private."
 )
@@ -58,13 +61,16 @@ class Ledger:
         relation: str | None = None,
         num_records: int | None = None,
         steps: int = 1,
+        what: str = "",
+        delta: float = 0.0,
     ) -> None:
         """Write down `steps` releases.  `sampling` is the name of a scheme, or has one as `name`.
 
         Steps of balls-in-bins go by epochs, so one that is redrawn before it is over must be
-        written down as a whole one.
+        written down as a whole one.  What is no step of training says `what` it is; `delta` is the
+        chance that one such release shows more than its noise allows.
         """
-        given = (noise_multiplier, sampling_rate, sampling, relation, num_records)
+        given = (noise_multiplier, sampling_rate, sampling, relation, num_records, what, delta)
         count = whole("steps", steps, least=1, advice="It counts releases.")
         if given != self._last:
             self._begin(
@@ -75,6 +81,8 @@ class Ledger:
                     sampling_rate=sampling_rate,
                     num_records=num_records,
                     steps=1,
+                    what=what,
+                    delta=delta,
                 )
             )
             self._last = given
@@ -130,7 +138,19 @@ class Ledger:
 
     @property
     def steps(self) -> int:
-        return sum(self._counts)
+        """Of training."""
+        pairs = zip(self._kinds, self._counts, strict=True)
+        return sum(count for kind, count in pairs if not kind.what)
+
+    @property
+    def training(self) -> tuple[Entry, ...]:
+        """The entries of steps of training."""
+        return tuple(entry for entry in self.entries if not entry.what)
+
+    @property
+    def releases(self) -> tuple[Entry, ...]:
+        """The entries of all else."""
+        return tuple(entry for entry in self.entries if entry.what)
 
     def epsilon(self, delta: float, accountant: str = "pld") -> float:
         """What all releases cost together, at this delta.  Nothing costs 0, no noise infinity."""
@@ -168,14 +188,15 @@ class Ledger:
         """
         import dp_accounting
 
-        return dp_accounting.ComposedDpEvent(
-            [schemes.SCHEMES[e.sampling, e.relation].event(e) for e in self.entries]
-        )
+        events = [schemes.SCHEMES[e.sampling, e.relation].event(e) for e in self.entries]
+        if pricing.outright(self.entries):  # dp-accounting has no event for a threshold
+            events.append(dp_accounting.UnsupportedDpEvent())
+        return dp_accounting.ComposedDpEvent(events)
 
     def to_json(self) -> dict[str, Any]:
         """Plain data, for `json.dump`."""
         warning = {} if self.secure else {"warning": NOT_PRIVATE}
-        entries = [dataclasses.asdict(entry) for entry in self.entries]
+        entries = [_written(entry) for entry in self.entries]
         return {
             "format": FORMAT,
             "version": VERSION,
@@ -224,8 +245,9 @@ class Ledger:
 
     def _read(self, entry: Any, place: str) -> None:
         fields = [field.name for field in dataclasses.fields(Entry)]
-        if not isinstance(entry, dict) or sorted(entry) != sorted(fields):
-            raise ValueError(f"{place} is {entry!r}: it must have exactly {', '.join(fields)}.")
+        needed = [name for name in fields if name not in ONLY_OF_RELEASES]
+        if not isinstance(entry, dict) or not set(needed) <= set(entry) <= set(fields):
+            raise ValueError(f"{place} is {entry!r}: it must have exactly {', '.join(needed)}.")
         try:
             self.record(**entry)
         except (TypeError, ValueError) as error:
@@ -253,3 +275,9 @@ class Ledger:
         return self.secure, self.entries, self.isolation, self.warnings
 
     __hash__ = None  # type: ignore[assignment]
+
+
+def _written(entry: Entry) -> dict[str, Any]:
+    """Its fields, without those that a step of training does not need."""
+    fields = dataclasses.asdict(entry).items()
+    return {name: value for name, value in fields if value or name not in ONLY_OF_RELEASES}

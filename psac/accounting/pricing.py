@@ -47,10 +47,23 @@ def price(
         return 0.0
     if any(entry.noise_multiplier < SMALLEST_NOISE for entry in entries):
         return math.inf
+    delta -= outright(entries)
+    if delta <= 0:
+        return math.inf
     found = ACCOUNTANTS[accountant](entries, delta, coarseness)
     if accountant == "pld" and not first_look:
         found = max(found, theirs(entries, delta, found))
-    return found
+    return found - sum(entry.steps * math.log1p(-entry.delta) for entry in entries)
+
+
+def outright(entries: Sequence[Entry]) -> float:
+    """The chance that any release shows more than its noise allows.
+
+    Let P be what is released with the record, and A, of probability 1 - d, that this does not
+    happen.  P is at most its law given A, plus d, and at least (1 - d) times that law: so d comes
+    off delta, and -log(1 - d) is added to epsilon.
+    """
+    return sum(entry.steps * entry.delta for entry in entries)
 
 
 def _by_losses(entries: Sequence[Entry], delta: float, coarseness: float) -> float:
@@ -65,17 +78,16 @@ def _by_losses(entries: Sequence[Entry], delta: float, coarseness: float) -> flo
 def theirs(entries: Sequence[Entry], delta: float, ours: float) -> float:
     """What dp-accounting says; 0 where it has no price, or none to rely on.
 
-    That is for full batches, whose closed form `losses` has; where a single release costs less than
-    its lattice can show; for an epsilon above 50, where the lattice becomes too long; and for a
-    delta so small that the rounding of its Fourier transforms shows: for a million releases at
-    delta 1e-12 it was seen 6 % too low and, on a coarser lattice, 3.5 times too high.
+    That is for full batches alone, whose closed form `losses` has; where a single release costs
+    less than its lattice can show; for an epsilon above 50, where the lattice becomes too long; and
+    for a delta so small that the rounding of its Fourier transforms shows: for a million releases
+    at delta 1e-12 it was seen 6 % too low and, on a coarser lattice, 3.5 times too high.
     """
     known = all(
         SCHEMES[entry.sampling, entry.relation].known
-        and entry.sampling_rate < 1
         and entry.sampling_rate > 20 * losses.STEP * entry.noise_multiplier
         for entry in entries
-    )
+    ) and any(entry.sampling_rate < 1 for entry in entries)
     count = sum(entry.steps for entry in entries)
     if not known or ours > 50 or delta < 1e-13 * max(count, 1000):
         return 0.0

@@ -75,6 +75,8 @@ def entry(
     sampling_rate: float,
     num_records: int | None,
     steps: int,
+    what: str = "",
+    delta: float = 0.0,
 ) -> Entry:
     """An entry of what a user gave: `sampling` is a name or an object with one, all is checked."""
     name = getattr(sampling, "name", sampling)
@@ -102,6 +104,10 @@ def entry(
         ),
         num_records=num_records,
         steps=steps,
+        what=str(what),
+        delta=number(
+            "delta", delta, allowed="[0, 1)", advice="It is the chance that noise is not enough."
+        ),
     )
 
 

@@ -7,19 +7,22 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand
 
 import psac
+from psac._starting import STOPPED
 from psac.cli.audit import audit
 from psac.cli.check import check
 from psac.cli.compare import compare
+from psac.cli.console import errors
 from psac.cli.data import get_data, list_data
 from psac.cli.demo import demo
-from psac.cli.mistakes import explain, readable_warnings
+from psac.cli.describe import describe
+from psac.cli.mistakes import code_of, explain, readable_warnings
 from psac.cli.paper import TITLES, everything, figure, page
 from psac.cli.predict import predict
 from psac.cli.pricing import calibrate, epsilon
@@ -30,6 +33,7 @@ from psac.cli.table2 import table2
 from psac.cli.theory import theory
 from psac.cli.train import train
 from psac.cli.version import version
+from psac.training.recipe import OTHER_WORDS
 
 # By the panel of --help.  To add one: its file with a plain function, an import above, a line here.
 COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
@@ -51,6 +55,7 @@ COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
         "recipes": recipes,
         "data list": list_data,
         "data get": get_data,
+        "data describe": describe,
         "version": version,
     },
     "The paper": {
@@ -62,7 +67,7 @@ COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
     },
 }
 GROUPS = {  # commands of two words
-    "data": "Data sets: what there is, and fetching.",
+    "data": "Data sets: what there is, fetching, and describing your own table.",
     "paper": "Figures and tables of the DP-PSAC paper, made anew.",
 }
 state = {"debug": False}
@@ -83,6 +88,7 @@ class Command(TyperCommand):
             return super().parse_args(ctx, args)
         except Exception as error:
             name = str(getattr(error, "option_name", ""))
+            _suggest(error, name, self.params)
             arguments = [each for each in self.params if each.param_type_name == "argument"]
             if not re.match(r"-[\d.]", name) or not arguments:
                 raise
@@ -91,6 +97,13 @@ class Command(TyperCommand):
             raise typer.BadParameter(
                 f"{arguments[0].name} is {given}: it must be {least}."
             ) from error
+
+
+def _suggest(error: Any, name: str, known: Iterable[Any]) -> None:
+    """The word of psac for one of torch, Opacus or papers: --lr is --learning-rate."""
+    meant = f"--{OTHER_WORDS.get(name.lstrip('-').replace('-', '_'), '').replace('_', '-')}"
+    if any(meant in each.opts for each in known):
+        error.possibilities = [meant]
 
 
 def options(
@@ -127,6 +140,9 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         with readable_warnings():
             app(arguments, prog_name="psac")
+    except KeyboardInterrupt as stop:
+        errors.print(f"[yellow]{STOPPED}[/]")
+        sys.exit(code_of(stop))
     except Exception as error:
         if state["debug"]:
             raise

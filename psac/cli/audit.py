@@ -76,7 +76,7 @@ def _entry(run: Run) -> Entry:
     """What the ledger says was done, if an attack can do the same."""
     if not run.ledger_path.exists():
         raise ValueError(f"{run.folder} holds no run: it has no ledger.")
-    entries = run.ledger().entries
+    entries = run.ledger().training
     if len(entries) != 1:
         raise ValueError(f"the ledger of {run.folder} has {len(entries)} entries: one is needed.")
     if entries[0].sampling != "poisson":

@@ -57,7 +57,8 @@ class Live:
         return Text.assemble(
             ("✓ ", "bold green"),
             (self._progress.title, "bold"),
-            f"  {end['accuracy']:.1%} at epsilon {price(end['epsilon'])}, in "
+            f"  {end['accuracy']:.1%}{'' if end.get('public') else ' (not private)'} at epsilon "
+            f"{price(end['epsilon'])}, in "
             f"{clock(end['seconds'])}",
         )
 

@@ -9,6 +9,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 import signal
 import warnings
 from collections.abc import Iterator
@@ -20,6 +22,8 @@ import psac
 from psac.cli.console import errors
 
 # Their messages are written for people; another one's is of use with its name only.
+FULL = (errno.ENOSPC, errno.EDQUOT)
+CLOSED = (errno.EACCES, errno.EPERM, errno.EROFS)
 EXPECTED = (ValueError, TypeError, OSError, ImportError, psac.PrivacyError)
 
 
@@ -34,10 +38,24 @@ def typed() -> Iterator[None]:
 
 def explain(error: Exception) -> None:
     """Says on stderr what went wrong."""
-    text = escape(str(error))
+    text = escape(sentence(error))
     if not isinstance(error, EXPECTED):
         text = f"{type(error).__name__}: {text} (`psac --debug ...` shows where)"
     errors.print(f"[bold red]Error:[/] {text}", soft_wrap=True)
+
+
+def sentence(error: Exception) -> str:
+    """An error as people write it.
+
+    >>> sentence(PermissionError(errno.EACCES, "Permission denied", "runs/mine"))
+    'runs/mine cannot be read or written (Permission denied). Take another folder.'
+    """
+    if not isinstance(error, OSError) or error.errno is None:
+        return str(error)
+    where = "" if error.filename is None else os.fspath(error.filename)
+    if where and error.errno in CLOSED:
+        return f"{where} cannot be read or written ({error.strerror}). Take another folder."
+    return f"{where}: {error.strerror}" if where else str(error.strerror)
 
 
 def code_of(stop: KeyboardInterrupt) -> int:

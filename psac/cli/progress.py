@@ -94,7 +94,7 @@ class Progress:
 
     @property
     def _accuracy_is_sensitive(self) -> bool:
-        return self._evaluation.get("private") is False
+        return self._evaluation.get("public") is not True
 
     def _accuracy(self) -> dict[str, str]:
         found = self._evaluation

@@ -21,7 +21,7 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from psac.cli import names
-from psac.training.recipe import RANGES, TABLES, WHOLE, Recipe
+from psac.training.recipe import FLAGS, RANGES, TABLES, WHOLE, Recipe
 from psac.training.toml import tomllib
 
 DATA, MODEL, PRIVACY, OPTIMIZATION, MACHINE = "Data", "Model", "Privacy", "Optimization", "Machine"
@@ -43,6 +43,12 @@ SETTINGS: dict[str, Row] = {
     "data_settings": Row(DATA, "Settings for reading the data, such as size=64. Can be repeated."),
     "validation_fraction": Row(
         DATA, "Fraction of the training records to hold out and evaluate on, not the test split."
+    ),
+    "test_is_public": Row(
+        DATA, "Says that the test records are public, so that results on them may be shown."
+    ),
+    "most_frequent_share": Row(
+        DATA, "How often the most frequent class occurs, if that is known publicly: to compare."
     ),
     "model": Row(MODEL, "Network, or FILE.py:FUNCTION for your own.", names.choices_of("model")),
     "model_settings": Row(
@@ -82,7 +88,7 @@ SETTINGS: dict[str, Row] = {
 def _option(field: dataclasses.Field) -> inspect.Parameter:
     name, row = field.name, SETTINGS[field.name]
     default = row.default or (
-        None if field.default in (dataclasses.MISSING, None) else field.default
+        None if field.default in (dataclasses.MISSING, None, False) else field.default
     )
     option = typer.Option(
         f"--{name.replace('_', '-')}",
@@ -111,6 +117,8 @@ def _type(name: str) -> Any:
         return list[str] | None
     if name in WHOLE:
         return int | None
+    if name in FLAGS:
+        return bool | None
     return float | None if name in RANGES else str | None
 
 

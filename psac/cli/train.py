@@ -18,12 +18,13 @@ from rich.markup import escape
 import psac
 from psac.cli import names
 from psac.cli.console import as_typed, console, errors
-from psac.cli.mistakes import code_of, typed
+from psac.cli.mistakes import FULL, code_of, sentence, typed
 from psac.cli.options import made_from_options
 from psac.cli.progress import price
 from psac.cli.settings import by_options, loaded, settings
 from psac.cli.view import view_of
 from psac.reporting import numerals
+from psac.reporting.head import compared
 from psac.training.observer import Observer, Silent, Together
 
 if TYPE_CHECKING:
@@ -52,6 +53,12 @@ def train(
         str | None,
         typer.Option(help="The column of the classes, in a table of your own.", show_default=False),
     ] = None,
+    schema: Annotated[
+        str | None,
+        typer.Option(
+            help="The schema of a table of your own (psac data describe).", show_default=False
+        ),
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Only the last line.")] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="JSON lines on stdout, and nothing else there.")
@@ -66,8 +73,9 @@ def train(
     from psac.training import Interrupted
     from psac.training import train as trained
 
-    if label is not None:
-        settings["data_settings"] = {**settings.get("data_settings", {}), "label": label}
+    for name, given in (("label", label), ("schema", schema)):
+        if given is not None:
+            settings["data_settings"] = {**settings.get("data_settings", {}), name: given}
     folder, title = _folder(recipe, run, settings)
     with typed():
         if quiet and as_json:
@@ -80,9 +88,7 @@ def train(
         with _logged(folder, tensorboard) as log, shown as view:
             done = trained(chosen, folder, resume=resume, observer=Together(log, view))
     except KeyboardInterrupt as stop:
-        if not isinstance(stop, Interrupted):  # a second Ctrl-C
-            errors.print("[yellow]What ran since the last save is lost, and counts as spent.[/]")
-        _say_how_to_go_on(folder, as_json, tensorboard)
+        _say_how_to_go_on(folder, as_json, tensorboard, saved=isinstance(stop, Interrupted))
         raise typer.Exit(code_of(stop)) from None
     except OSError as error:
         raise _with_advice(error, folder) from error
@@ -138,27 +144,33 @@ def _logged(folder: Path, tensorboard: bool) -> contextlib.AbstractContextManage
 
 
 def _with_advice(error: OSError, folder: Path) -> OSError:
-    """A disk that is full or must not be written: which file, and how to go on."""
+    """A disk that is full: how to go on.  What could not be read, or made, speaks for itself."""
+    if error.errno not in FULL:
+        return error
     where = "" if error.filename else f" (while writing to {folder})"
     again = shlex.join(["psac", "train", "--run", str(folder), "--resume"])
     saved = (folder / "checkpoint.safetensors").exists()
     advice = f" What was saved is whole. When there is room, go on: {again}" if saved else ""
-    return OSError(f"{error}{where}.{advice}")
+    return OSError(f"{sentence(error)}{where}.{advice}")
 
 
-def _say_how_to_go_on(folder: Path, as_json: bool, tensorboard: bool) -> None:
+def _say_how_to_go_on(folder: Path, as_json: bool, tensorboard: bool, *, saved: bool) -> None:
     from psac.training import Run
 
     run = Run(folder)
-    if not run.checkpoint_path.exists():
+    if not run.steps_on_record():
         errors.print("[yellow]Stopped before the first step: nothing was trained.[/]")
-        return
+        if not run.checkpoint_path.exists():
+            return
+    elif not saved:  # a second Ctrl-C
+        errors.print("[yellow]What ran since the last save is lost, and counts as spent.[/]")
     options = ["--resume", *["--tensorboard"] * tensorboard]
     again = shlex.join(["psac", "train", "--run", str(folder), *options])
     step = run.ledger().steps
     if as_json:
         _print_json({"kind": "stopped", "step": step, "folder": str(folder), "go_on": again})
-    errors.print(f"[yellow]Stopped, and saved as of step {step:,}.[/] To go on:")
+    state = f"Stopped, and saved as of step {step:,}." if step else ""
+    errors.print(f"[yellow]{state}[/] To go on:" if state else "To go on:")
     errors.print(f"  [bold]{escape(again)}[/]", soft_wrap=True)
 
 
@@ -168,8 +180,8 @@ def _say_what_came_out(run: Run, quiet: bool, as_json: bool) -> None:
     page, summary = report(run.folder), run.summary()
     if as_json:
         keys = (
-            *("accuracy", "split", "private", "epsilon", "delta", "secure"),
-            *("isolation", "seconds"),
+            *("accuracy", "constant_accuracy", "split", "public", "private", "epsilon", "delta"),
+            *("secure", "isolation", "warnings", "seconds"),
         )
         facts = {key: summary[key] for key in keys if key in summary}
         _print_json(
@@ -185,11 +197,17 @@ def _say_what_came_out(run: Run, quiet: bool, as_json: bool) -> None:
 
 
 def result_line(summary: dict[str, Any]) -> str:
+    """Accuracy, beside that of an answer that does not look at the record, and its price."""
+    public = summary.get("public") is True
+    records = f"{'public' if public else 'private'} {summary['split']} records"
+    marked = "" if public else " (not private: do not publish)"
     kind = "" if summary["secure"] else ", NOT private (a seed was given)"
-    marked = " (not private)" if summary.get("private") is False else ""
+    count = len(summary.get("warnings", ()))
+    warned = f", with {numerals.plural(count, 'privacy warning')}: see the page" if count else ""
     return (
-        f"accuracy {summary['accuracy']:.2%} on {summary['split']} records{marked}, epsilon "
-        f"{price(summary['epsilon'])} at delta {numerals.delta(summary['delta'])}{kind}"
+        f"accuracy {summary['accuracy']:.2%} on {records}{marked}, "
+        f"{compared(summary['accuracy'], summary)}, epsilon {price(summary['epsilon'])} at delta "
+        f"{numerals.delta(summary['delta'])}{kind}{warned}"
     )
 
 

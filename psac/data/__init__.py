@@ -3,7 +3,8 @@
 from psac.data.records import TensorRecords, ImageFiles, TextRecords
 from psac.data.catalogue import fetch, info, load, names
 from psac.data.folders import from_folder
-from psac.data.tables import from_csv, from_parquet
+from psac.data.tables import from_csv, from_parquet, from_table
+from psac.data.released import Budget
 from psac.data.arrays import from_npz
 from psac.data.entry import DataNotFound, Info
 from psac.data.sources import Progress
@@ -17,8 +18,10 @@ __all__ = [
     "load",
     "names",
     "from_folder",
+    "from_table",
     "from_csv",
     "from_parquet",
+    "Budget",
     "from_npz",
     "DataNotFound",
     "Info",

@@ -133,4 +133,5 @@ ADULT = Entry(
         ),
     ),
     folders=("adult",),
+    test_is_public=True,
 )

@@ -120,4 +120,5 @@ CELEBA = Entry(
     folders=("celeba",),
     layout=f"{IMAGES}/*.jpg, {ATTRIBUTES} and {PARTITION}",
     options=("attribute", "size"),
+    test_is_public=True,
 )

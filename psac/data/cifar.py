@@ -122,4 +122,5 @@ CIFAR10 = Entry(
     folders=("cifar-10-batches-bin",),
     layout="the binary version: data_batch_1.bin to data_batch_5.bin and test_batch.bin",
     options=("attributes",),
+    test_is_public=True,
 )

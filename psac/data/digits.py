@@ -47,4 +47,5 @@ DIGITS = Entry(
             members={FILE: f"sklearn/datasets/data/{FILE}.gz"},
         ),
     ),
+    test_is_public=True,
 )

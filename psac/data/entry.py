@@ -49,6 +49,7 @@ class Entry:
     folders: tuple[str, ...] = ()  # where in a user's folder the files usually are
     layout: str = ""  # what a user's folder must hold, where `files` does not say it
     options: tuple[str, ...] = ()
+    test_is_public: bool = False  # whether results on the published test split may be shown
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -147,4 +147,5 @@ CIFAR10_FEATURES = Entry(
             sha256=WEIGHTS_SHA256,
         ),
     ),
+    test_is_public=True,
 )

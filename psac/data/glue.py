@@ -118,6 +118,7 @@ def _entry(
         read=read,
         sources=(source,),
         folders=(folder,),
+        test_is_public=True,
         **facts,
     )
 

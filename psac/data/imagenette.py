@@ -91,4 +91,5 @@ IMAGENETTE = Entry(
     folders=("imagenette2-160", "imagenette2-320", "imagenette2"),
     layout="train/<class>/*.JPEG and val/<class>/*.JPEG, where <class> is n01440764 and so on",
     options=("size",),
+    test_is_public=True,
 )

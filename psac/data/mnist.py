@@ -84,6 +84,7 @@ FASHION_MNIST = Entry(
         ),
     ),
     folders=("FashionMNIST/raw", "raw"),
+    test_is_public=True,
 )
 MNIST = Entry(
     name="mnist",
@@ -111,4 +112,5 @@ MNIST = Entry(
         ),
     ),
     folders=("MNIST/raw", "raw"),
+    test_is_public=True,
 )

@@ -4,7 +4,11 @@
     ImageFiles      pictures that are decoded when asked for; a record is (image, label)
     TextRecords     a record is {"text": ..., "label": ...}, for pairs of texts with "text_pair"
 
-Each has `name` and `classes`, the names of the classes in the order of the labels.  Guarantees:
+Each has `name` and `classes`, the names of the classes in the order of the labels, and `unsafe`:
+a sentence for everything that was read off the private records without noise, because the user
+allowed it.  Whoever shows anything of a run must show these sentences.  `released` is the ledger of
+what was released while the records were read, with noise or without, which `psac.make_private` goes
+on from; None if nothing was.  Guarantees:
 
 - An image is float32 in [0, 1] of shape channels x height x width; a label is an int64 scalar, or
   float32 of one number per class where a record may belong to several.
@@ -30,6 +34,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, TensorDataset
 
+from psac.accounting import Ledger
 from psac.data.columns import Columns
 from psac.data.images import decoded
 
@@ -48,9 +53,13 @@ class TensorRecords(TensorDataset):
         name: str,
         classes: Sequence[str],
         columns: Columns | None = None,
+        unsafe: Sequence[str] = (),
+        released: Ledger | None = None,
     ) -> None:
         super().__init__(inputs, labels)
         self.name, self.classes, self.columns = name, tuple(classes), columns
+        self.unsafe, self.released = tuple(unsafe), released
+        inputs.released = released  # type: ignore[attr-defined]  # also for a data set made of it
 
 
 class ImageFiles(Dataset[tuple[Tensor, Tensor]]):
@@ -59,6 +68,9 @@ class ImageFiles(Dataset[tuple[Tensor, Tensor]]):
     `size` is the side of the square that is cut out of the middle after the shorter side was
     resized to it; None leaves pictures as they are, which then must have one size to be batched.
     """
+
+    unsafe: tuple[str, ...] = ()
+    released: Ledger | None = None
 
     def __init__(
         self,
@@ -93,7 +105,7 @@ class ImageFiles(Dataset[tuple[Tensor, Tensor]]):
             image = self[number][0]
             if image.shape != first.shape:
                 raise ValueError(
-                    f"{self.name}: image {number} has the shape {list(image.shape)}, the first "
+                    f"{self.name}: image {number + 1} has the shape {list(image.shape)}, the first "
                     f"one {list(first.shape)}. Pass size=64 or the like to make them alike. Give a "
                     "size in a recipe by data_settings = {size = 64}."
                 )
@@ -105,9 +117,16 @@ class TextRecords(Dataset[dict[str, Any]]):
     """One or two texts and a label for each record."""
 
     def __init__(
-        self, records: Sequence[dict[str, Any]], *, name: str, classes: Sequence[str]
+        self,
+        records: Sequence[dict[str, Any]],
+        *,
+        name: str,
+        classes: Sequence[str],
+        unsafe: Sequence[str] = (),
+        released: Ledger | None = None,
     ) -> None:
         self.records, self.name, self.classes = records, name, tuple(classes)
+        self.unsafe, self.released = tuple(unsafe), released
 
     def __len__(self) -> int:
         return len(self.records)

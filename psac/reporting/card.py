@@ -8,7 +8,7 @@ accountant, what sampling it assumes and what was done.  What is not known is sa
 from psac.accounting import Ledger
 from psac.clipping import AdaptivePSAC
 from psac.reporting import numerals, rules
-from psac.reporting.head import data_name
+from psac.reporting.head import data_name, told
 from psac.reporting.html import Child, Html, element, join, table, unfold
 from psac.reporting.runs import Run, number, price
 
@@ -61,6 +61,7 @@ UNKNOWN = "not written"
 def card(run: Run) -> Html:
     rows: dict[str, Child] = {
         "Guarantee": _guarantee(run),
+        "Warnings": _warnings(run),
         "Setting": SETTING,
         "What is protected": "One record, that is one training example.",
         "Neighbouring data": RELATIONS.get(relation(run) or "", relation(run) or UNKNOWN),
@@ -112,7 +113,15 @@ def _pair(run: Run) -> Html:
         return Html("unknown: there is no ledger, or no delta.")
     pair = f"epsilon {numerals.epsilon(run.epsilon)} at delta {numerals.delta(run.delta)}"
     so_far = "" if run.finished else ", so far"
-    return join(element("b", pair), f"{so_far}: (epsilon, delta)-differential privacy.")
+    steps = " of the training steps; see the warnings" if run.warnings or run.warned else ""
+    return join(element("b", pair), f"{so_far}: (epsilon, delta)-differential privacy{steps}.")
+
+
+def _warnings(run: Run) -> Child:
+    sentences = told(run)
+    if not sentences:
+        return "None by psac." if run.ledger is not None else UNKNOWN
+    return element("ul", [element("li", element("b", sentence)) for sentence in sentences])
 
 
 def _other_pairs(ledger: Ledger | None, delta: float | None) -> Html | None:
@@ -137,7 +146,15 @@ def _data(run: Run) -> str:
             f"{text} The {numerals.percent(held_out, 0)} of records that were held out for "
             "validation are NOT covered: accuracy was measured on them without noise."
         )
-    return f"{text} Test records are taken to be public."
+    if run.on_private_records:
+        return (
+            f"{text} Test records are NOT covered: accuracy was measured on them without noise, "
+            "and nobody called them public."
+        )
+    if run.on_public_records:
+        who = "the recipe" if run.recipe.get("test_is_public") else "who published the data"
+        return f"{text} Test records are public, says {who}."
+    return text
 
 
 def _releases(run: Run) -> str:
@@ -149,7 +166,7 @@ def _releases(run: Run) -> str:
 
 
 def _scheme(run: Run) -> str | None:
-    entries = run.ledger.entries if run.ledger is not None else ()
+    entries = run.ledger.training if run.ledger is not None else ()
     return entries[-1].sampling if entries else run.start.get("sampling")
 
 
@@ -171,8 +188,8 @@ def _sampling(run: Run) -> str:
 
 
 def sampling_rate(run: Run) -> float | None:
-    if run.ledger is not None and run.ledger.entries:
-        return run.ledger.entries[-1].sampling_rate
+    if run.ledger is not None and run.ledger.training:
+        return run.ledger.training[-1].sampling_rate
     size, records = run.start.get("expected_batch_size"), run.start.get("num_records")
     return size / records if size and records else None
 
@@ -193,7 +210,7 @@ def _noise(run: Run) -> Child:
 
 def noise_multipliers(run: Run) -> list[float]:
     """Those of the ledger, in the order in which they came."""
-    entries = run.ledger.entries if run.ledger is not None else ()
+    entries = run.ledger.training if run.ledger is not None else ()
     found = list(dict.fromkeys(entry.noise_multiplier for entry in entries))
     written = number(run.start.get("noise_multiplier"))
     return found or ([] if written is None else [written])
@@ -213,8 +230,8 @@ def _clipping(run: Run) -> Child:
 
 def _isolation(run: Run) -> str:
     """Whether a record's gradient can depend on other records, and how that was ruled out."""
-    how = run.summary.get("isolation")
-    if how is None:
+    how = run.ledger.isolation_statement if run.ledger is not None else ""
+    if not how:
         return UNKNOWN
     return f"Each record's gradient was computed without sight of the others, {how}."
 

@@ -28,7 +28,7 @@ def compare(runs: Sequence[Run], *, publish: bool) -> list[Html | None]:
     hidden = any(run.on_private_records for run in runs)
     return [
         _head(shown, publish),
-        _price(shown),
+        _price(runs),
         *_results(groups(shown)),
         None if publish else _inside(runs, _results(groups(runs)) if hidden else []),
     ]
@@ -44,6 +44,7 @@ def _head(runs: Sequence[Run], publish: bool) -> Html:
     notes = [element("li", f"{run.name}: {note}") for run in runs for note in run.notes]
     seeded = [run.name for run in runs if run.secure is False]
     unfinished = [run.name for run in runs if not run.finished]
+    warned = [run.name for run in runs if run.warnings or run.warned]
     held_out = [run.name for run in runs if run.on_private_records]
     return element(
         "header",
@@ -56,12 +57,16 @@ def _head(runs: Sequence[Run], publish: bool) -> Html:
             "without one.",
         ),
         _warning(
+            "bad", "psac warned about privacy.", warned, runs,
+            "what was warned of is on the page of each; it is not covered by epsilon.",
+        ),
+        _warning(
             "warn", "Not finished.", unfinished, runs,
             "shown as far as they came, and not in the statistics.",
         ),
         _warning(
             "warn", "Measured on private records.", held_out, runs,
-            "accuracy is that of held-out training records, without noise, and is not shown here.",
+            "accuracy has no noise and is not shown here.",
         ),
         banner("warn", "Some folders are not complete.", element("ul", notes)) if notes else None,
     )  # fmt: skip
@@ -103,7 +108,7 @@ def together(runs: Sequence[Run]) -> tuple[float, float] | None:
     """Epsilon and delta of all ledgers as one, if they are of the same data and relation."""
     deltas = [run.delta for run in runs if run.delta is not None]
     ledgers = [run.ledger for run in runs if run.ledger is not None and run.ledger.entries]
-    records = {entry.num_records for ledger in ledgers for entry in ledger.entries}
+    records = {entry.num_records for ledger in ledgers for entry in ledger.training}
     same = len({relation(run) for run in runs}) == 1 and len(records) == 1
     if len(ledgers) < len(runs) or not deltas or not same or common(runs, "data") is None:
         return None

@@ -1,49 +1,52 @@
 """The top of a page about one run: what it is, what it achieved, what it protects, in plain words.
 
-It is made from what may be published (`Run.published`), on every page.  Guarantees: no sentence
-promises more than the ledger does.  A seeded run is called not private before any number is; a run
-that is not finished, or whose folder lacks a file, says so.
+It is made from what may be published (`Run.published`); on the owner's page, accuracy on private
+records is added, marked as such.  Guarantees: no sentence promises more than the ledger does.  A
+seeded run is called not private before any number is; so is a run that psac warned of, before
+anything is said to be proved; a run that is not finished, or whose folder lacks a file, says so.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from psac.reporting import guarantee, numerals, rules
 from psac.reporting.guarantee import Meaning
 from psac.reporting.html import Child, Html, element, join
-from psac.reporting.runs import Run, number
+from psac.reporting.runs import SEE_OWNER, Run, number
 
 MISSING = "\N{EN DASH}"
 DO_NOT_PUBLISH = join(
     element("span", "do not publish", class_="tag bad"),
-    "The last section was computed from private records without noise; psac report --publish, or "
-    "publish=True in Python, leaves it out.",
+    "This page is for the owner of the data: what is marked was computed from private records "
+    "without noise. psac report --publish, or publish=True in Python, makes a page without it.",
 )
 
 
-def head(run: Run, meaning: Meaning | None, *, publish: bool) -> Html:
+def head(run: Run, meaning: Meaning | None, *, owner: Run | None) -> Html:
+    """`run` is what may be published; `owner` the whole run, on the page of its owner."""
     return element(
         "header",
         element("p", f"Report of a {_kind(run)}training run", class_="kicker"),
         element("h1", run.title),
         element("p", _facts(run), class_="facts"),
-        None if publish else element("p", DO_NOT_PUBLISH, class_="facts"),
-        banners(run),
+        None if owner is None else element("p", DO_NOT_PUBLISH, class_="facts"),
+        banners(owner or run),
         _verdict(run, meaning),
-        element("dl", _tiles(run, meaning), class_="tiles"),
+        element("dl", _tiles(run, meaning, owner), class_="tiles"),
     )
 
 
 def _kind(run: Run) -> str:
     """What the title may call the run."""
-    proved = run.secure is True and run.epsilon is not None and math.isfinite(run.epsilon)
-    return "private " if proved else ""
+    return "private " if run.is_proved else ""
 
 
 def warnings(run: Run) -> list[str]:
     """The page's banners and verdict in sentences, where they warn: for the terminal."""
-    said = verdict(run, None)[:1] if not _kind(run) else []
+    said = verdict(run, None)[:1] if _is_not_private(run) else []
+    said += told(run)
     if not run.finished:
         said.append("This run is not finished.")
     if _large_delta(run) is not None:
@@ -81,6 +84,7 @@ def banners(run: Run) -> Html:
         seeded(str(run.recipe["seed"]) if "seed" in run.recipe else None)
         if run.secure is False
         else None,
+        _warned(run),
         None if run.finished else _unfinished(run),
         _large_delta(run),
         _notes(run.notes) if run.notes else None,
@@ -98,6 +102,23 @@ def seeded(seed: str | None) -> Html:
             "That is good for research and for finding mistakes, but a model of private data must "
             "not be released so: train it without a seed.",
         ),
+    )
+
+
+def told(run: Run) -> list[str]:
+    """What psac warned of: in full where the owner reads it."""
+    short = () if set(run.warned) - {SEE_OWNER} and run.warnings == (SEE_OWNER,) else run.warnings
+    return list(dict.fromkeys((*short, *run.warned)))
+
+
+def _warned(run: Run) -> Html | None:
+    sentences = told(run)
+    if not sentences:
+        return None
+    return banner(
+        "bad",
+        f"psac warned about privacy {numerals.plural(len(sentences), 'time')}.",
+        element("ul", [element("li", sentence) for sentence in sentences]),
     )
 
 
@@ -140,7 +161,8 @@ def tone(run: Run, meaning: Meaning | None) -> str:
         return "bad" if run.secure is False or run.epsilon is not None else "warn"
     if meaning is None:
         return "warn"
-    return ("good", "fair", "warn", "bad")[guarantee.rank(meaning.guess, run.epsilon)]
+    found = ("good", "fair", "warn", "bad")[guarantee.rank(meaning.guess, run.epsilon)]
+    return found if run.is_proved or found == "bad" else "warn"
 
 
 def _verdict(run: Run, meaning: Meaning | None) -> Html:
@@ -165,14 +187,36 @@ def verdict(run: Run, meaning: Meaning | None) -> list[str]:
         ]
     words = guarantee.VERDICTS[guarantee.rank(meaning.guess, run.epsilon)][-1]
     sure = numerals.percent(guarantee.FALSE_POSITIVES)
+    proof = "This is proved for every attack, on every record; it is not a measurement."
     return [
+        *_reservations(run),
         f"Whoever sees this model {words}: an attacker who knows all "
         f"other records and every setting guesses right at most {_up(meaning.guess)} of the time, "
         "where tossing a coin is right half of the time.",
         f"An attack that may be wrong about {sure} of those who were not in the data recognises at "
-        f"most {_up(meaning.found)} of those who were. This is proved for every attack, on every "
-        "record; it is not a measurement.",
+        f"most {_up(meaning.found)} of those who were." + (f" {proof}" if run.is_proved else ""),
     ]
+
+
+def _reservations(run: Run) -> list[str]:
+    """Why the ledger's epsilon is not all there is to say."""
+    said = []
+    if run.warnings or run.warned:
+        said.append(
+            "What follows is the price of the training steps alone. psac warned about privacy, "
+            "see above, and what it warned of is not covered."
+        )
+    if run.ledger is not None and "batched" in run.ledger.isolation:
+        said.append(
+            "What follows holds if the loss function kept records apart. That was tested, not "
+            "proved."
+        )
+    return said
+
+
+def _is_not_private(run: Run) -> bool:
+    proved = run.secure is True and run.epsilon is not None and math.isfinite(run.epsilon)
+    return not proved
 
 
 def _up(share: float) -> str:
@@ -189,12 +233,20 @@ def tile(title: str, value: str, *lines: Child) -> Html:
     )
 
 
-def _tiles(run: Run, meaning: Meaning | None) -> list[Html]:
+def _accuracy_tile(run: Run, owner: Run | None) -> Html:
+    if owner is not None and owner.on_private_records and owner.accuracy is not None:
+        mark = element("dd", element("span", "not private: do not publish", class_="tag bad"))
+        value = numerals.percent(owner.accuracy)
+        return tile("Accuracy", value, accuracy_note(owner), *_constant(owner), mark)
     accuracy = MISSING if run.accuracy is None else numerals.percent(run.accuracy)
+    return tile("Accuracy", accuracy, accuracy_note(run), *_constant(run))
+
+
+def _tiles(run: Run, meaning: Meaning | None, owner: Run | None) -> list[Html]:
     spent = MISSING if run.epsilon is None else numerals.epsilon(run.epsilon)
     of = "" if run.planned is None else f"of {numerals.count(run.planned)} planned"
     return [
-        tile("Accuracy", accuracy, accuracy_note(run), *_constant(run)),
+        _accuracy_tile(run, owner),
         tile("Epsilon", spent, _epsilon_note(run)),
         _guess_tile(run, meaning),
         tile("Steps", numerals.count(run.done), of),
@@ -222,25 +274,40 @@ def _guess_tile(run: Run, meaning: Meaning | None) -> Html:
 
 def accuracy_note(run: Run) -> str:
     """On what, and how sure."""
-    if run.on_private_records:
-        return "not shown here: it was measured on private records"
-    matrix = run.summary.get("confusion_matrix")
+    records = records_of(run)
     if run.accuracy is None:
-        return "not evaluated yet"
+        hidden = f"not shown here: it was measured on {records}"
+        return hidden if run.on_private_records else "not evaluated yet"
+    matrix = run.summary.get("confusion_matrix")
     if not matrix:
-        return "on test records"
+        return f"on {records}"
     total = sum(sum(row) for row in matrix)
     margin = 1.96 * math.sqrt(run.accuracy * (1 - run.accuracy) / total) if total else 0.0
     return (
-        f"on {numerals.count(total)} test records, "
+        f"on {numerals.count(total)} {records}, "
         f"\N{PLUS-MINUS SIGN}{100 * margin:.1f} points (95{numerals.SPACE}%)"
     )
 
 
+def records_of(run: Run) -> str:
+    """What the model was evaluated on; "public" only where somebody said so."""
+    if run.on_public_records:
+        return "public test records"
+    return "private records that were held out" if run.held_out else "private test records"
+
+
 def _constant(run: Run) -> list[str]:
     """What the accuracy must be held against."""
-    share = number(run.summary.get("constant_accuracy"))
-    return [] if share is None else [f"the same answer to all: {numerals.percent(share)}"]
+    return [compared(run.accuracy, run.summary)] if run.accuracy is not None else []
+
+
+def compared(accuracy: float, summary: Mapping[str, Any]) -> str:
+    """How it compares with an answer that does not look at the record."""
+    share = number(summary.get("constant_accuracy"))
+    if share is None:
+        return "always the most frequent answer: not known (most_frequent_share in the recipe)"
+    points = f"{100 * abs(accuracy - share):.1f} points {'above' if accuracy >= share else 'BELOW'}"
+    return f"{points} always the most frequent answer ({numerals.percent(share)})"
 
 
 def data_name(run: Run) -> str:

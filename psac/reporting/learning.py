@@ -8,6 +8,7 @@ from typing import Any
 
 from psac.reporting import numerals, plots
 from psac.reporting.axes import Axis, Tick
+from psac.reporting.head import records_of
 from psac.reporting.html import Html, element, table, unfold
 from psac.reporting.runs import Run, number
 
@@ -38,7 +39,7 @@ def learning(run: Run) -> Html:
     body = element("div", figures, class_="grid")
     if not figures:
         reason = (
-            "Left out: the model was evaluated on held-out training records, without noise."
+            f"Left out: the model was evaluated on {records_of(run)}, without noise."
             if run.on_private_records
             else "The run has not been evaluated yet."
         )
@@ -49,7 +50,7 @@ def learning(run: Run) -> Html:
         element(
             "p",
             "Measured after each epoch"
-            + ("." if run.on_private_records else " on public test data.")
+            + f" on {records_of(run)}."
             + (" Along the top: the epsilon spent by then." if run.epsilon is not None else ""),
             class_="about",
         )
@@ -108,8 +109,7 @@ def _note(run: Run, at: float, key: str, value: str) -> str:
 
 
 def _accuracy(run: Run) -> Html | None:
-    where = "on held-out training records" if run.on_private_records else "on test records"
-    explanation = f"Share of right answers {where}."
+    explanation = f"Share of right answers on {records_of(run)}."
     return _curve(run, "accuracy", "Accuracy", explanation, share=True, colour=0)
 
 

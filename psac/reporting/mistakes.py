@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from psac.reporting import numerals
+from psac.reporting.head import records_of
 from psac.reporting.html import Html, element, table, unfold
 from psac.reporting.runs import Run, number
 from psac.reporting.thumbnails import thumbnail
@@ -183,7 +184,11 @@ def _examples(run: Run) -> Html | None:
     heading = element(
         "figcaption",
         element("h3", "Examples of mistakes"),
-        element("p", "Public test records, with what the model said and how sure it was."),
+        element(
+            "p",
+            f"{_capital(records_of(run))}, with what the model said and how sure it was. Records "
+            "count from 1.",
+        ),
     )
     if not any("pixels" in row or "text" in row for row in shown):
         return element("figure", heading, _listing(run, shown), class_="wide")
@@ -191,10 +196,14 @@ def _examples(run: Run) -> Html | None:
     return element("figure", heading, element("ul", items, class_="mistakes"), class_="wide")
 
 
+def _capital(text: str) -> str:
+    return text[0].upper() + text[1:]
+
+
 def _listing(run: Run, rows: Sequence[Mapping[str, Any]]) -> Html:
     """Mistakes of which there is nothing to see."""
     cells = [
-        [str(row.get("index")), name_of(run, row.get("prediction")),
+        [str(row.get("record")), name_of(run, row.get("prediction")),
          name_of(run, row.get("label")), _sure(row)]
         for row in rows
     ]  # fmt: skip
@@ -210,7 +219,7 @@ def _sure(row: Mapping[str, Any]) -> str:
 
 def _example(run: Run, row: Mapping[str, Any]) -> Html:
     true, said = name_of(run, row.get("label")), name_of(run, row.get("prediction"))
-    words = f"test record {row.get('index')}: {true}, said to be {said}"
+    words = f"test record {row.get('record')}: {true}, said to be {said}"
     picture = thumbnail(row.get("pixels"), words)
     return element(
         "li",

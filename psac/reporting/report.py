@@ -6,10 +6,12 @@
 
 The page is one file: no network, no script, no font from elsewhere; its own policy forbids them.
 
-Guarantees: with `publish=True` nothing is in the page that was computed from private records
-without noise.  Without it, all of that stands in one marked section.  The same folders give the
+Guarantees: with `publish=True` the page is made of `Run.published` alone, which lists what may be
+shown; nothing that was computed from private records without noise is in that.  Without it, all of
+that is marked: the accuracy at the top, and one section.  The same folders give the
 same bytes.  A run that was killed can be reported; a folder that is no run raises `NoRun`.
-Left to others: whether test data are public, and whether the settings were tuned on private ones.
+Left to others: whether test records are public where somebody said so, and whether the settings
+were tuned on private ones.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ from psac.reporting.style import STYLE
 PathLike = str | os.PathLike[str]
 LEFT_OUT = (
     " What was computed from private records without noise is left out: training losses, norms, "
-    "weights, batch sizes, times."
+    "weights, batch sizes, times, and all results on records that nobody called public."
 )
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
@@ -80,7 +82,7 @@ def _target(paths: Sequence[Path], output: PathLike | None, name: str) -> Path:
 
 
 def _single(run: Run, publish: bool) -> Html:
-    """All but the marked section is made from what may be published, on either page."""
+    """The page to publish is made from `shown` alone."""
     shown = run.published()
     ledger = run.ledger
     meaning = Meaning.of(ledger) if ledger is not None and ledger.entries else None
@@ -88,10 +90,10 @@ def _single(run: Run, publish: bool) -> Html:
     return _document(
         run.title,
         [
-            head(shown, meaning, publish=publish),
+            head(shown, meaning, owner=None if publish else run),
             card(shown),
             learning(shown) if publish or not hidden else None,
-            mistakes(shown),
+            mistakes(shown if publish or hidden else run),
             repeating(shown if publish else run),
             None if publish else inside(run, *hidden),
             _foot(run, publish),

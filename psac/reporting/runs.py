@@ -5,12 +5,13 @@
     metrics.jsonl      one object a line, of kind start, step, evaluation or end
     ledger.json        what was released (`psac.Ledger.to_json`)
     summary.json       accuracy, confusion matrix and the like, when the run is done
-    predictions.json   mistakes on public test data
+    predictions.json   mistakes on public test records
 
 Guarantees: what can be read is read, and `notes` says what could not; a line that was cut off by a
 kill is left out.  Epsilon is that of the ledger, priced anew; without a ledger there is none, as
-nothing proves what the run wrote of it.  `Run.published` holds nothing that was computed from
-private records without noise, by a list of what may stay, so that no later step can show it.
+nothing proves what the run wrote of it.  `Run.published` is made of what is listed here and nothing
+else, so that no later step can show the rest: settings, public constants, what noise protects, and
+results whose lines say `"public": true`.  A line that says nothing is private.
 """
 
 from __future__ import annotations
@@ -20,11 +21,13 @@ import dataclasses
 import functools
 import json
 import math
+import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from psac import data
 from psac.accounting import Entry, Ledger, pricing
 
 if sys.version_info >= (3, 11):
@@ -32,14 +35,27 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib  # pyright: ignore[reportMissingImports]
 
+KINDS = ("start", "step", "evaluation", "warning", "end")
+SEE_OWNER = "psac warned about privacy during this run; the owner's page says of what."
 ESSENTIAL = ("recipe.toml", "metrics.jsonl", "summary.json")  # a run has one of them at least
 # What follows from released values and public constants alone.
-PUBLIC_STEP = ("kind", "step", "epoch", "split", "private", "epsilon", "scale")
-PUBLIC_SUMMARY = ("epsilon", "delta", "steps", "isolation", "classes", "split", "private")
-TEST_RESULTS = (
-    *("accuracy", "constant_accuracy", "loss"),
-    *("per_class_accuracy", "confusion_matrix"),
+PUBLIC_STEP = ("kind", "step", "epoch", "split", "public", "private", "epsilon", "scale")
+PUBLIC_SUMMARY = ("epsilon", "delta", "steps", "split", "public", "private")
+PUBLIC_START = (
+    *("kind", "step", "planned_steps", "num_records", "expected_batch_size", "noise_multiplier"),
+    *("delta", "planned_epsilon", "sampling", "relation", "rule", "secure", "resumed"),
 )
+PUBLIC_ENVIRONMENT = (
+    *("date", "versions", "platform", "cpu_count", "threads", "device", "seed", "secure"),
+)
+PUBLIC_SETTINGS = (
+    *("validation_fraction", "test_is_public", "most_frequent_share", "model_settings"),
+    *("rule", "r", "bound", "scale", "epsilon", "noise_multiplier", "delta", "sampling"),
+    *("batch_size", "epochs", "copies", "shift", "physical_batch_size", "optimizer"),
+    *("learning_rate", "momentum", "weight_decay", "schedule", "seed", "device"),
+)
+OF_NAMED_DATA = ("data_settings",)  # of the user's own, they may hold values of records
+RESULTS = ("accuracy", "constant_accuracy", "loss", "per_class_accuracy", "confusion_matrix")
 
 
 class NoRun(ValueError):
@@ -60,6 +76,8 @@ class Run:
     end: Mapping[str, Any]
     summary: Mapping[str, Any]
     mistakes: tuple[Mapping[str, Any], ...]
+    mistakes_are_public: bool
+    warned: tuple[str, ...]  # in full, for the owner; what may be published is in the ledger
     ledger: Ledger | None
     epsilon: float | None
     notes: tuple[str, ...]
@@ -91,12 +109,42 @@ class Run:
         return self.start.get("planned_steps")
 
     @property
+    def warnings(self) -> tuple[str, ...]:
+        """What psac warned of, in sentences that may be published."""
+        return self.ledger.warnings if self.ledger is not None else ()
+
+    @property
+    def is_proved(self) -> bool:
+        """Whether the ledger's epsilon holds for the run without an if."""
+        finite = self.epsilon is not None and math.isfinite(self.epsilon)
+        tested = self.ledger is not None and "batched" in self.ledger.isolation
+        return finite and self.secure is True and not (self.warnings or self.warned or tested)
+
+    @property
+    def on_named_data(self) -> bool:
+        return self.recipe.get("data") in data.names()
+
+    @property
+    def is_evaluated(self) -> bool:
+        return bool(self.evaluations or self.summary)
+
+    @property
+    def on_public_records(self) -> bool:
+        """Whether somebody called the records public that the model was evaluated on."""
+        lines = [line for line in (*self.evaluations, self.end, self.summary) if line]
+        held_out = bool(self.recipe.get("validation_fraction"))
+        return bool(lines) and not held_out and all(map(_is_public, lines))
+
+    @property
     def on_private_records(self) -> bool:
-        """Whether the model was evaluated on a part of the training records."""
-        lines = (*self.evaluations, self.summary)
-        splits = {line.get("split") for line in lines}
-        marked = any(line.get("private") is False for line in lines)
-        return marked or "validation" in splits or bool(self.recipe.get("validation_fraction"))
+        """Whether nobody did: the results are for the owner of the data."""
+        return self.is_evaluated and not self.on_public_records
+
+    @property
+    def held_out(self) -> bool:
+        """Whether they are a part of the training records."""
+        splits = {line.get("split") for line in (*self.evaluations, self.summary)}
+        return "validation" in splits or bool(self.recipe.get("validation_fraction"))
 
     @property
     def accuracy(self) -> float | None:
@@ -112,22 +160,53 @@ class Run:
 
     @property
     def title(self) -> str:
-        model, data = self.recipe.get("model"), self.recipe.get("data")
-        return f"{model} on {Path(str(data)).name}" if model and data else self.name
+        model, where = self.recipe.get("model"), self.recipe.get("data")
+        return f"{_name(model)} on {_name(where)}" if model and where else self.name
 
     def published(self) -> Run:
-        """The run without what was computed from private records without noise."""
-        hidden = self.on_private_records
-        results = () if hidden else TEST_RESULTS
-        return dataclasses.replace(
-            self,
-            recipe={key: value for key, value in self.recipe.items() if key != "data_root"},
+        """A run of what may be shown to anyone, and of nothing else."""
+        shown = self.on_public_records
+        results = RESULTS if shown else ()
+        names = ("classes",) if shown and self.summary.get("unsafe") == [] else ()
+        return Run(
+            name=self.name,
+            recipe=self._published_recipe(),
+            environment=self._published_environment(),
+            start=_only(self.start, PUBLIC_START),
+            resumed=self.resumed,
             steps=tuple(_only(line, PUBLIC_STEP) for line in self.steps),
             evaluations=tuple(_only(line, (*PUBLIC_STEP, *results)) for line in self.evaluations),
             end=_only(self.end, (*PUBLIC_STEP, *results)),
-            summary=_only(self.summary, (*PUBLIC_SUMMARY, *results)),
-            mistakes=() if hidden else self.mistakes,
+            summary=_only(self.summary, (*PUBLIC_SUMMARY, *results, *names)),
+            mistakes=self.mistakes if shown and self.mistakes_are_public else (),
+            mistakes_are_public=shown and self.mistakes_are_public,
+            warned=(SEE_OWNER,) if self.warned and not self.warnings else (),
+            ledger=self.ledger,
+            epsilon=self.epsilon,
+            notes=tuple(
+                re.sub(r"(cannot be read):.*", r"\1.", note, flags=re.S) for note in self.notes
+            ),
         )
+
+    def _published_recipe(self) -> dict[str, Any]:
+        named = {key: _name(self.recipe[key]) for key in ("data", "model") if key in self.recipe}
+        own = () if not self.on_named_data else OF_NAMED_DATA
+        return named | _only(self.recipe, (*PUBLIC_SETTINGS, *own))
+
+    def _published_environment(self) -> dict[str, Any]:
+        resumed = self.environment.get("resumed")
+        dates = [_only(each, ("date",)) for each in resumed] if isinstance(resumed, list) else []
+        typed = ("command",) if self.on_named_data and "data_root" not in self.recipe else ()
+        return _only(self.environment, (*PUBLIC_ENVIRONMENT, *typed)) | {"resumed": dates}
+
+
+def _is_public(line: Mapping[str, Any]) -> bool:
+    return line.get("public") is True and line.get("private") is not False
+
+
+def _name(path: Any) -> str:
+    """Of a file, without its folders."""
+    return Path(str(path)).name
 
 
 def first(*values: Any) -> Any:
@@ -151,7 +230,8 @@ def read(folder: Path) -> Run:
     notes: list[str] = []
     late: list[str] = []  # about files that only a finished run has
     lines = _lines(folder / "metrics.jsonl", notes)
-    kinds = {kind: _of(lines, kind) for kind in ("start", "step", "evaluation", "end")}
+    kinds = {kind: _of(lines, kind) for kind in KINDS}
+    mistakes, public = _mistakes(folder / "predictions.json", late)
     run = Run(
         name=folder.resolve().name,
         recipe=_load(folder / "recipe.toml", tomllib.loads, notes) or {},
@@ -162,13 +242,14 @@ def read(folder: Path) -> Run:
         evaluations=kinds["evaluation"],
         end=kinds["end"][-1] if kinds["end"] else {},
         summary=_load(folder / "summary.json", json.loads, late) or {},
-        mistakes=_mistakes(folder / "predictions.json", late),
+        mistakes=mistakes,
+        mistakes_are_public=public,
+        warned=tuple(dict.fromkeys(str(line.get("text")) for line in kinds["warning"])),
         ledger=_load(folder / "ledger.json", _ledger, notes),
         epsilon=None,
         notes=(),
     )
-    if run.finished and not run.on_private_records:
-        notes += late
+    notes += late if run.finished and run.on_public_records else []
     run = dataclasses.replace(run, ledger=_caught_up(run, notes))
     epsilon = _epsilon(run, notes)
     if epsilon is None:  # what the lines say of it is as little proved
@@ -235,21 +316,24 @@ def _of(lines: list[Mapping[str, Any]], kind: str) -> tuple[Mapping[str, Any], .
     return tuple(sorted(found, key=lambda line: line.get("step", 0)))
 
 
-def _mistakes(path: Path, notes: list[str]) -> tuple[Mapping[str, Any], ...]:
+def _mistakes(path: Path, notes: list[str]) -> tuple[tuple[Mapping[str, Any], ...], bool]:
+    """Wrong predictions, and whether they are of public records."""
     content = _load(path, json.loads, notes)
-    if isinstance(content, dict):  # a list under some heading
-        content = next((value for value in content.values() if isinstance(value, list)), [])
-    rows = content if isinstance(content, list) else []
-    return tuple(
-        row for row in rows if isinstance(row, dict) and row.get("label") != row.get("prediction")
-    )
+    if not isinstance(content, dict) or not isinstance(content.get("mistakes"), list):
+        return (), False
+    rows = [row for row in content["mistakes"] if isinstance(row, dict)]
+    wrong = (row for row in rows if row.get("label") != row.get("prediction"))
+    return tuple(wrong), _is_public(content)
 
 
 def _caught_up(run: Run, notes: list[str]) -> Ledger | None:
     """The ledger with the steps that the run took after it was last written."""
-    if run.ledger is None or not run.ledger.entries or run.done <= run.ledger.steps:
+    if run.ledger is None or run.done <= run.ledger.steps:
         return run.ledger
-    ledger, last = copy.deepcopy(run.ledger), run.ledger.entries[-1]
+    if not run.ledger.training:
+        notes.append("The ledger was written before the first step, and the run went on.")
+        return None
+    ledger, last = copy.deepcopy(run.ledger), run.ledger.training[-1]
     record(ledger, dataclasses.replace(last, steps=run.done - ledger.steps))
     notes.append(
         f"The ledger was last written after {run.ledger.steps} steps, and the run went on to "

@@ -59,12 +59,12 @@ class Evaluation:
         return [row[k] / sum(row) if sum(row) else None for k, row in enumerate(rows)]
 
     def mistakes(self, limit: int) -> list[dict[str, Any]]:
-        """The wrong predictions of which the model was most sure."""
+        """The wrong predictions of which the model was most sure; records count from 1."""
         wrong = torch.nonzero(self.predictions != self.labels).flatten()
         order = torch.argsort(self.confidences[wrong], descending=True, stable=True)[:limit]
         return [
             {
-                "index": k,
+                "record": k + 1,
                 "label": int(self.labels[k]),
                 "prediction": int(self.predictions[k]),
                 "confidence": float(self.confidences[k]),

@@ -19,6 +19,8 @@ from typing import Any
 BELONGS_TO = {
     "data_root": "data",
     "data_settings": "data",
+    "test_is_public": "data",
+    "most_frequent_share": "data",
     "model_settings": "model",
     "r": "rule",
     "scale": "rule",

@@ -1,12 +1,13 @@
 """The user's own data by a path.
 
-    mine.csv, mine.parquet, mine.npz       one table or two arrays: all of it is for training
+    mine.csv, .tsv, .parquet, .npz         one table or two arrays: all of it is for training
     mine/<class>/*.png                     a folder for each class: likewise
     mine/train.csv  mine/test.csv          both splits, of any of these kinds
     mine/train/<class>/*.png  mine/test/<class>/*.png
 
 How a kind is read is said in `psac.data`; the recipe's `data_settings` are its settings, such as
-`label` for a table.  Guarantees: a test record has the number of its class in the training data,
+`label` for a table.  Ranges and categories that are to be released with noise cost `privacy_share`
+of the recipe's budget.  Guarantees: a test record has the number of its class in the training data,
 by the name of the class, and its columns, if it has any, are those of the training data by their
 names; where that cannot be, and where inputs differ in shape, it is refused.
 """
@@ -14,7 +15,7 @@ names; where that cannot be, and where inputs differ in shape, it is refused.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,28 +23,39 @@ import torch
 from torch import Tensor
 
 from psac.data.columns import Columns
-from psac.training.recipe import did_you_mean
+from psac.data.reading import table_of
+from psac.data.released import Budget
+from psac.data.schema import KEYS, schema_of
+from psac.training.recipe import Recipe, did_you_mean
 
 Split = Literal["train", "test"]
-TABLES = (".csv", ".parquet")
+TABLES = (".csv", ".tsv", ".parquet")
 ENDINGS = (*TABLES, ".npz")
+SHARE = "privacy_share"
 
 
 def load_own(
-    path: Path, split: Split, settings: Mapping[str, Any], columns: Columns | None = None
+    recipe: Recipe,
+    split: Split,
+    columns: Columns | None = None,
+    classes: Sequence[str] | None = None,
 ) -> Any:
-    """The split of the data at this path; `columns` are those of the training data."""
+    """The split of the data at the recipe's path.
+
+    For a test, `columns` and `classes` are those of the training data; `columns` may also be those
+    that a run began with.
+    """
+    path, settings = Path(recipe.data).expanduser(), recipe.data_settings
     place = _place(path, split)
     if split == "train":
-        return _refuse_one_class(_read(place, settings), place, settings)
+        return _refuse_one_class(_read(place, settings, recipe, columns), place, settings)
     if (place.suffix in TABLES) != (columns is not None):
         raise ValueError(
             f"{place} and the training data in {_place(path, 'train')} are of two kinds: a table "
             "has names for its columns, arrays have none. Make them alike."
         )
-    if columns is None:
-        return _read(place, settings)
-    return _read(place, {**settings, "columns": columns})
+    known = settings if columns is None else {**settings, "classes": classes}
+    return _read(place, known, recipe, columns)
 
 
 def _place(path: Path, split: Split) -> Path:
@@ -69,21 +81,52 @@ def _place(path: Path, split: Split) -> Path:
     return path
 
 
-def _read(place: Path, settings: Mapping[str, Any]) -> Any:
-    reader = _reader(place)
+def _read(place: Path, settings: Mapping[str, Any], recipe: Recipe, columns: Columns | None) -> Any:
+    reader, given = _reader(place), dict(settings)
     _check_settings(place, reader, settings)
+    source: Any = place
+    if place.suffix in TABLES:
+        given.pop(SHARE, None)
+        source, given["columns"] = table_of(place), columns
+        if columns is None and asks_for_noise(recipe):
+            given["budget"] = _budget(recipe, source.num_records)
     try:
-        return reader(place, **settings)
+        return reader(source, **given)
     except TypeError as error:
         raise ValueError(
             f"{place} cannot be read with data_settings {dict(settings)}: {error}."
         ) from error
 
 
+def asks_for_noise(recipe: Recipe) -> bool:
+    """Whether ranges or categories are to be released with noise."""
+    settings = recipe.data_settings
+    return schema_of({key: settings[key] for key in KEYS if key in settings}).asks_for_noise
+
+
+def _budget(recipe: Recipe, num_records: int) -> Budget:
+    """The stated share of what the run may cost."""
+    share = recipe.data_settings.get(SHARE)
+    if share is None:
+        raise ValueError(
+            "a range or categories are to be released with noise, which costs privacy: say what "
+            f"share of the budget, such as {SHARE} = 0.2 in data_settings."
+        )
+    if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share < 1:
+        raise ValueError(f"{SHARE} is {share!r}: it must be a number above 0 and below 1.")
+    if recipe.epsilon is None:
+        raise ValueError(
+            f"{SHARE} is a share of epsilon, but the recipe gives noise_multiplier. Give epsilon, "
+            "or state ranges and categories."
+        )
+    delta = 1 / (10 * num_records) if recipe.delta is None else recipe.delta
+    return Budget(epsilon=share * recipe.epsilon, delta=share * delta, seed=recipe.seed)
+
+
 def _reader(place: Path) -> Callable[..., Any]:
     from psac import data
 
-    readers = {".csv": data.from_csv, ".parquet": data.from_parquet, ".npz": data.from_npz}
+    readers = {**dict.fromkeys(TABLES, data.from_table), ".npz": data.from_npz}
     if place.is_dir():
         return data.from_folder
     if place.suffix in readers:
@@ -96,6 +139,8 @@ def _reader(place: Path) -> Callable[..., Any]:
 
 def _check_settings(place: Path, reader: Callable[..., Any], settings: Mapping[str, Any]) -> None:
     known = sorted(list(inspect.signature(reader).parameters)[1:])
+    if place.suffix in TABLES:
+        known = sorted([*KEYS, "schema", SHARE])
     for name in settings:
         if name not in known:
             raise ValueError(
@@ -103,11 +148,9 @@ def _check_settings(place: Path, reader: Callable[..., Any], settings: Mapping[s
                 f"{', '.join(known) or 'none'}.{did_you_mean(name, known)}"
             )
     if place.suffix in TABLES and "label" not in settings:
-        from psac.data.tables import column_names
-
         raise ValueError(
             f"{place} is a table: give --label, or label in data_settings, the column of the "
-            f"classes. It has: {', '.join(column_names(place))}."
+            f"classes. It has: {', '.join(table_of(place).columns)}."
         )
 
 

@@ -3,9 +3,12 @@
     for row in predictions(Run("runs/first"), [Path("shoe.png"), Path("more.npz")]): ...
 
 Inputs are made as those of the training data were: pictures get the size and the channels of the
-model's input, columns of a table the run's own ranges and categories.  Columns are found by their
-names, in any order; missing and unknown ones are refused.  An .npz needs `x` alone, a table no
-column of labels.  Guarantees: a row for each record, in order; probabilities add up to 1
+model's input, columns of a table the ranges and categories that the model keeps.  Columns are found
+by their names, in any order; a missing one is refused, and other ones are carried through, so that
+answers can be joined to what they belong to.  An .npz needs `x` alone, a table no column of labels.
+A category that the model does not know counts as none, and a warning says how many there are.
+Guarantees: a row for each record, in order, numbered from 1 in each file (the line that names the
+columns is no record); probabilities add up to 1
 where a record has one class, and stand each for itself where it may have several; what does not fit
 the model is refused with what does.  The predictions for a record that was not in the training data
 tell no more of those that were than the model does.
@@ -22,21 +25,22 @@ import torch
 from torch import Tensor
 
 from psac.data.arrays import inputs_from_npz
-from psac.data.columns import Columns
+from psac.data.columns import Column
 from psac.data.folders import ENDINGS, images_in
 from psac.data.images import decoded
-from psac.data.tables import inputs_from_table
+from psac.data.tables import NewRecords, new_records
+from psac.training.own_data import TABLES
 from psac.training.run import Run
 
 BATCH = 1024
-TABLES = (".csv", ".parquet")
 
 
 class Prediction(NamedTuple):
     file: Path
-    record: int  # in its file, from 0
+    record: int  # in its file, from 1
     labels: tuple[str, ...]  # one, or all above 1/2 where a record may have several
     probabilities: dict[str, float]
+    others: dict[str, str]  # cells of columns that the model does not read
 
 
 def predictions(run: Run, files: Iterable[Path]) -> Iterator[Prediction]:
@@ -44,15 +48,17 @@ def predictions(run: Run, files: Iterable[Path]) -> Iterator[Prediction]:
     facts = run.model_facts()
     model, classes, shape = run.model(), facts["classes"], tuple(facts["input_shape"])
     for file in _expanded(files):
-        inputs = _checked(_inputs(run, file, facts), shape, file)
+        given = _read(run, file, facts)
+        inputs = _checked(given.inputs, shape, file)
         with torch.no_grad():
             scores = torch.cat([model(part).float() for part in inputs.split(BATCH)])
         several = facts.get("several_labels", False)
-        for record, row in enumerate(scores.sigmoid() if several else scores.softmax(1)):
+        for place, row in enumerate(scores.sigmoid() if several else scores.softmax(1)):
             shares = dict(zip(classes, row.tolist(), strict=True))
             surest = [max(shares, key=lambda name: shares[name])]
             chosen = [name for name in classes if shares[name] > 0.5] if several else surest
-            yield Prediction(file, record, tuple(chosen), shares)
+            others = {name: cells[place] for name, cells in given.others.items()}
+            yield Prediction(file, place + 1, tuple(chosen), shares, others)
 
 
 def _expanded(files: Iterable[Path]) -> Iterator[Path]:
@@ -65,14 +71,14 @@ def _expanded(files: Iterable[Path]) -> Iterator[Path]:
         yield from found
 
 
-def _inputs(run: Run, file: Path, facts: dict[str, Any]) -> Tensor:
+def _read(run: Run, file: Path, facts: dict[str, Any]) -> NewRecords:
     ending = file.suffix.lower()
     if ending == ".npz":
-        return inputs_from_npz(file)
+        return NewRecords(inputs_from_npz(file), {}, {})
     if ending in TABLES:
         return _of_table(run, file, facts.get("columns"))
     if ending in ENDINGS:
-        return _of_picture(file, tuple(facts["input_shape"]))
+        return NewRecords(_of_picture(file, tuple(facts["input_shape"])), {}, {})
     known = " ".join((*ENDINGS, *TABLES, ".npz"))
     raise ValueError(f"{file} is of no kind that can be read: give {known}, or a folder.")
 
@@ -87,28 +93,23 @@ def _of_picture(file: Path, shape: tuple[int, ...]) -> Tensor:
     return decoded(file, size=size, channels=shape[0])[None]
 
 
-def _of_table(run: Run, file: Path, columns: Columns | None) -> Tensor:
-    recipe = run.recipe()
-    own: dict[str, Any] = recipe.data_settings
-    if "label" not in own or "text" in own:
+def _of_table(run: Run, file: Path, columns: dict[str, Any] | None) -> NewRecords:
+    if not columns:
         raise ValueError(
-            f"{file} is a table, but the run was trained on '{recipe.data}', which is none of "
-            "numbers: how its columns would become inputs is not known. Give an .npz with x."
+            f"{file} is a table, but the run was trained on '{run.recipe().data}', which is none "
+            "of numbers, or by an older version of psac: how its columns would become inputs is "
+            "not known. Give an .npz with x."
         )
-    if columns is None:
+    known = {name: Column.from_json(column) for name, column in columns.items()}
+    found = new_records(file, known)
+    if found.unknown:
+        counts = ", ".join(f"{count:,} in {name!r}" for name, count in found.unknown.items())
         warnings.warn(
-            f"{run.folder} was trained by an older version of psac, which did not keep the names "
-            f"of the columns: those of {file} are taken by their position. Make sure that they are "
-            "in the order of the training data, or train again.",
+            f"{file}: of {len(found.inputs):,} records, some have a category that the model does "
+            f"not know ({counts}). It counts as none of those that were learned.",
             stacklevel=4,
         )
-    return inputs_from_table(
-        file,
-        label=own["label"],
-        ranges=own.get("ranges"),
-        categories=own.get("categories"),
-        columns=columns,
-    )
+    return found
 
 
 def _checked(inputs: Tensor, shape: tuple[int, ...], file: Path) -> Tensor:

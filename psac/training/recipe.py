@@ -17,6 +17,7 @@ PSAC(r=0.1, bound=1.0, scale=1.0)
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import difflib
 import numbers
 import os
@@ -26,6 +27,7 @@ from typing import Any
 
 from psac import clipping, models, sampling
 from psac.clipping import AdaptivePSAC, ClippingRule
+from psac.data.schema import inlined
 from psac.models.registry import check_settings
 from psac.training import toml
 from psac.training.optimization import OPTIMIZERS, SCHEDULES
@@ -41,12 +43,14 @@ CHOICES: dict[str, Iterable[str]] = {
 }
 TEXTS = ("data", "data_root", "model", "rule", "sampling", "optimizer", "schedule", "device")
 TABLES = ("data_settings", "model_settings")
+FLAGS = ("test_is_public",)
 WHOLE = {  # with the least value
     **{"batch_size": 1, "physical_batch_size": 1, "seed": 0},
     **{"copies": 1, "shift": 0},
 }
 RANGES: dict[str, str] = {
     "validation_fraction": "from 0 to below 1",
+    "most_frequent_share": "above 0 and below 1",
     "r": "above 0",
     "bound": "above 0",
     "scale": "above 0",
@@ -82,12 +86,17 @@ class Recipe:
     """One run.  None stands for a default that is stated here.
 
     `data` is a name of `psac.data` or a path of the user's own (own_data.py), `data_root` where the
-    files of a named one are, `data_settings` what its reader takes, such as a label's column.
+    files of a named one are, `data_settings` what its reader takes, such as a label's column; a
+    `schema` in it is a file, whose content takes its place.
     `model` is a name of `psac.models` or FILE.py:FUNCTION of the user's own (own_model.py).
     `validation_fraction` 0 evaluates on the test split; above, on a part that is held out of the
-    training data, which stays private.  `r`, `bound` and `scale` are those of the rule (None: its
-    own defaults; for adaptive_psac `scale` is the initial one).  The noise is calibrated to
-    `epsilon`, or given as `noise_multiplier`; `delta` None is 1 / (10 * records).
+    training data, which stays private.  Test records of the user's own are private, too, unless
+    `test_is_public` says otherwise; those of a named data set as it was published are public.
+    `most_frequent_share` is how often the most frequent class occurs, as it was known before:
+    accuracy is held against it where nothing public can be counted.
+    `r`, `bound` and `scale` are those of the rule (None: its own defaults; for adaptive_psac
+    `scale` is the initial one).  The noise is calibrated to `epsilon`, or given as
+    `noise_multiplier`; `delta` None is 1 / (10 * records).
     Pictures can be seen in several `copies`, the first as it is, the others moved by up to `shift`
     pixels; a sample's gradient is the mean over them, an answer that over five places of the
     picture (`psac.models.ShiftedCopies`).
@@ -98,6 +107,8 @@ class Recipe:
     data_root: str | None = None
     data_settings: dict[str, Any] = dataclasses.field(default_factory=dict)
     validation_fraction: float = 0.0
+    test_is_public: bool = False
+    most_frequent_share: float | None = None
     model: str
     model_settings: dict[str, Any] = dataclasses.field(default_factory=dict)
     rule: str = "psac"
@@ -128,6 +139,11 @@ class Recipe:
             self._settle(name, _checked_whole(name, getattr(self, name), self._optional(name)))
         for name in RANGES:
             self._settle(name, _checked_number(name, getattr(self, name), self._optional(name)))
+        for name in FLAGS:
+            _check_flag(name, getattr(self, name))
+        given: Any = self.data_settings
+        if isinstance(given, Mapping):  # a schema of today, not of when the run is resumed
+            self._settle("data_settings", inlined(given))
         for name in TABLES:
             self._settle(name, _checked_table(name, getattr(self, name)))
         self._check_together()
@@ -234,6 +250,11 @@ def _checked_text(name: str, value: Any, optional: bool) -> str | None:
     return value
 
 
+def _check_flag(name: str, value: Any) -> None:
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} is {value!r}: it must be true or false.")
+
+
 def _checked_whole(name: str, value: Any, optional: bool) -> int | None:
     if value is None and optional:
         return None
@@ -261,7 +282,9 @@ def _checked_table(name: str, value: Any) -> dict[str, Any]:
 
 
 def _with_lists(value: Any) -> Any:
-    """Without what TOML has no word for: tuples become lists, None is left out."""
+    """As it is written and read: tuples become lists, dates texts, and None is left out."""
+    if isinstance(value, datetime.date):
+        return value.isoformat()
     if isinstance(value, Mapping):
         return {key: _with_lists(item) for key, item in value.items() if item is not None}
     return [_with_lists(item) for item in value] if isinstance(value, (list, tuple)) else value

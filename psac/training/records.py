@@ -14,12 +14,17 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from psac.accounting import Ledger
+
 
 class Records(Dataset):
-    """Inputs and labels.  Inputs of bytes (uint8) are given out as float32 in [0, 1]."""
+    """Inputs and labels.  Inputs of bytes (uint8) are given out as float32 in [0, 1].
 
-    def __init__(self, inputs: Tensor, labels: Tensor) -> None:
-        self.inputs, self.labels = inputs, labels
+    `released` is what was released of them before, for `psac.make_private`.
+    """
+
+    def __init__(self, inputs: Tensor, labels: Tensor, released: Ledger | None = None) -> None:
+        self.inputs, self.labels, self.released = inputs, labels, released
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -36,10 +41,10 @@ class Records(Dataset):
         return DataLoader(self, batch_size=batch_size, collate_fn=_as_it_is)
 
     def to(self, device: torch.device) -> Records:
-        return Records(self.inputs.to(device), self.labels.to(device))
+        return Records(self.inputs.to(device), self.labels.to(device), self.released)
 
     def where(self, chosen: Tensor) -> Records:
-        return Records(self.inputs[chosen], self.labels[chosen])
+        return Records(self.inputs[chosen], self.labels[chosen], self.released)
 
 
 def _as_floats(inputs: Tensor) -> Tensor:
@@ -70,4 +75,4 @@ def records_of(dataset: Any) -> Records:
         )
     if isinstance(dataset, data.ImageFiles):
         return Records(dataset.stacked(torch.uint8), labels)
-    return Records(dataset.tensors[0], labels)
+    return Records(dataset.tensors[0], labels, dataset.released)

@@ -1,8 +1,10 @@
 """What a finished run leaves: the model, its surest mistakes, a summary.
 
-Guarantees: mistakes are listed of public test records only; a summary of records that were held out
-of the training data says `"private": false`; epsilon is that of the ledger, and `secure` says
-whether it is a guarantee at all.
+Guarantees: mistakes are listed of public test records only; a summary of results on private records
+says `"private": false`, one of results on public ones `"public": true`; how frequent the most
+frequent class is comes from public records or from the recipe, never from private records; epsilon
+is that of the ledger, `secure` says whether it is a guarantee at all, and what psac warned of is
+with it.
 """
 
 from __future__ import annotations
@@ -12,7 +14,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from psac.gradients.check import ISOLATION
 from psac.private import Private
 from psac.training.evaluation import Evaluation, SeveralLabels
 from psac.training.recipe import Recipe
@@ -23,27 +24,29 @@ MISTAKES = 48
 LARGEST_IMAGE = 64
 
 
-# How records were kept apart, by the way in which the loss function was evaluated.
 def summary_of(
+    recipe: Recipe,
     splits: Splits,
     private: Private,
     evaluation: Evaluation | SeveralLabels,
     epsilon: float,
     seconds: float,
-    way: str | None,
 ) -> dict[str, Any]:
-    """For summary.json.  `way` is that of the last batch, if any batch was not empty."""
-    plan = private.plan
+    """For summary.json."""
+    plan, ledger = private.plan, private.ledger
+    constant = evaluation.constant_accuracy if splits.public else recipe.most_frequent_share
     return {
         "accuracy": evaluation.accuracy,
-        "constant_accuracy": evaluation.constant_accuracy,
+        "constant_accuracy": constant,
         "loss": evaluation.loss,
         "split": splits.split,
         **splits.mark(),
         "epsilon": epsilon,
         "delta": plan.delta,
-        "secure": private.ledger.secure,
-        "isolation": ISOLATION.get(way or ""),
+        "secure": ledger.secure,
+        "isolation": ledger.isolation_statement,
+        "warnings": list(ledger.warnings),
+        "unsafe": list(splits.unsafe),
         "steps": private.steps_taken,
         "planned_steps": plan.steps,
         "num_records": plan.num_records,
@@ -70,19 +73,24 @@ def write_model(
         "shift": recipe.shift,
         "input_shape": list(splits.input_shape),
         "classes": list(splits.classes),
-        "columns": splits.columns,
+        "columns": None
+        if splits.columns is None
+        else {name: column.to_json() for name, column in splits.columns.items()},
         "several_labels": splits.training.labels.ndim == 2,
     }
-    run.write_model(model, how | {key: summary[key] for key in ("epsilon", "delta", "secure")})
+    cost = ("epsilon", "delta", "secure", "warnings")
+    run.write_model(model, how | {key: summary[key] for key in cost})
 
 
 def write_mistakes(run: Run, splits: Splits, evaluation: Evaluation | SeveralLabels) -> None:
     if splits.public:
+        inputs = splits.evaluation.inputs
         mistakes = [
-            mistake | pixels_of(splits.evaluation.inputs[mistake["index"]])
+            mistake | pixels_of(inputs[mistake["record"] - 1])
             for mistake in evaluation.mistakes(MISTAKES)
         ]
-        write_json(run.predictions_path, {"split": splits.split, "mistakes": mistakes})
+        found = {"split": splits.split, **splits.mark(), "mistakes": mistakes}
+        write_json(run.predictions_path, found)
 
 
 def pixels_of(image: Tensor) -> dict[str, Any]:

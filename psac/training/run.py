@@ -6,6 +6,7 @@
     ledger.json             what was released, as of the last checkpoint
     checkpoint.safetensors  all that is needed to go on (`psac.save_checkpoint`)
     model.safetensors       the trained model; its header says how to build it, and its epsilon
+    released.json           ranges and categories of a table that were released with noise, if any
     predictions.json        its surest mistakes, on public test records only
     model.py                the user's own network, if the recipe names one (own_model.py)
     summary.json            the results; written when the run finishes
@@ -38,7 +39,9 @@ from psac.journal import journal_of, steps_in
 from psac.locking import Locked, locked
 from psac.models.copies import with_copies
 from psac.training import metrics, own_model
+from psac.training.own_data import asks_for_noise
 from psac.training.recipe import Recipe
+from psac.training.released import ReleasedColumns
 
 
 class RunError(ValueError):
@@ -58,6 +61,7 @@ class Run:
         self.model_path = self.folder / "model.safetensors"
         self.predictions_path = self.folder / "predictions.json"
         self.model_source_path = self.folder / "model.py"
+        self.released_path = self.folder / "released.json"
         self.summary_path = self.folder / "summary.json"
         self.lock_path = self.folder / ".lock"
 
@@ -78,6 +82,20 @@ class Run:
 
     def ledger(self) -> Ledger:
         return Ledger.from_json(read_json(self.ledger_path))
+
+    def released(self) -> ReleasedColumns | None:
+        """What was released of the table before the first step."""
+        if not self.started:
+            return None
+        if not self.released_path.exists():
+            if asks_for_noise(self.recipe()):
+                raise RunError(
+                    f"{self.released_path} is gone: it held the ranges and categories that the run "
+                    "in its folder was trained with. Restore it from a copy, or start a new run in "
+                    "another folder, with a budget of its own."
+                )
+            return None
+        return ReleasedColumns.from_json(read_json(self.released_path))
 
     def summary(self) -> dict[str, Any]:
         if not self.finished:
@@ -239,9 +257,17 @@ class Run:
                 f"{self.folder} holds no run to go on with. To start one, do not ask to resume."
             )
 
-    def enter(self, recipe: Recipe, environment: Mapping[str, Any]) -> None:
+    def enter(
+        self,
+        recipe: Recipe,
+        environment: Mapping[str, Any],
+        released: ReleasedColumns | None = None,
+    ) -> None:
         """Writes down that the run is started here, or goes on here."""
         if not self.started:
+            self.released_path.unlink(missing_ok=True)
+            if released is not None:
+                write_json(self.released_path, released.to_json())
             source = self.model_source(recipe.model)
             kept = {} if source is None else self._keep(source)
             write_json(self.environment_path, {**environment, **kept, "resumed": []})

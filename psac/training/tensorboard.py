@@ -53,7 +53,7 @@ class TensorBoard:
         self._add(info, "privacy/epsilon", info.get("epsilon"))
 
     def evaluated(self, info: dict[str, Any]) -> None:
-        private = info.get("private") is False
+        private = info.get("public") is not True
         prefix = f"{NOT_PRIVATE}/{info['split']}_" if private else "evaluation/"
         for name in ("accuracy", "loss"):
             self._add(info, prefix + name, info[name])

@@ -5,8 +5,10 @@
 
 Guarantees:
 
-- What is released is what `psac.make_private` releases; the trainer adds evaluations on public
-  test records, and marks all else that it writes of the data with `"private": false`.
+- What is released is what `psac.make_private` releases; the trainer adds evaluations, those on
+  public records marked `"public": true`, and marks all else that it writes of the data with
+  `"private": false`.
+- Every `PrivacyWarning` is written into the folder; from then on the ledger says so, too.
 - A checkpoint is written before the first step, after every epoch and at least every minute, and
   the run goes on from it by `resume=True`.  With a seed, it then ends equal, bit by bit, to a run
   that was never interrupted, metrics included save for times; without one, steps that were lost
@@ -20,12 +22,14 @@ Guarantees:
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import warnings
+from collections.abc import Mapping
 from typing import Any
 
-from psac.accounting import PrivacyWarning
-from psac.accounting.pricing import quietly
+from psac.accounting import Entry, PrivacyWarning, pricing
+from psac.accounting.pricing import LARGE_EPSILON, quietly
 from psac.checkpoint import load_checkpoint, save_checkpoint
 from psac.clipping import AdaptivePSAC
 from psac.training.assembly import (
@@ -47,10 +51,12 @@ from psac.training.results import summary_of, write_mistakes, write_model
 from psac.training.run import Run, write_json
 from psac.training.splits import Splits, load_splits
 from psac.training.statistics import StepStatistics
+from psac.training.warned import Heard
 
 STEP_LINES = 400
 STEP_LINES_WITH_EPSILON = 20
 SAVE_SECONDS = 60.0
+WARNED = "psac warned about privacy during this run; the owner's page says of what."
 
 
 def train(
@@ -74,31 +80,34 @@ def train(
     run.refuse_lost_checkpoint()
     run.refuse_changed_model(recipe)
     device = device_of(recipe)
-    splits = load_splits(recipe).to(device)
-    trainer = Trainer(recipe, run, splits, observer or Silent())
-    try:
-        with run.locked(), seeded(seed_of_training(recipe), device):
-            run.refuse(recipe, resume=resume)  # another process may have been here meanwhile
-            run.refuse_lost_checkpoint()
-            run.enter(recipe, environment(seed=recipe.seed, device=device))
-            trainer.train()
-    finally:
-        trainer.private.close()
+    with Heard() as heard:
+        splits = load_splits(recipe, run.released()).to(device)
+        trainer = Trainer(recipe, run, splits, observer or Silent(), heard)
+        try:
+            with run.locked(), seeded(seed_of_training(recipe), device):
+                run.refuse(recipe, resume=resume)  # another process may have been here meanwhile
+                run.refuse_lost_checkpoint()
+                run.enter(recipe, environment(seed=recipe.seed, device=device), splits.released)
+                trainer.train()
+        finally:
+            trainer.private.close()
     return run
 
 
 class Trainer:
     """One session of a run, from where its checkpoint is to the end."""
 
-    def __init__(self, recipe: Recipe, run: Run, splits: Splits, observer: Observer) -> None:
+    def __init__(
+        self, recipe: Recipe, run: Run, splits: Splits, observer: Observer, heard: Heard
+    ) -> None:
         self.recipe, self.run, self.splits, self.observer = recipe, run, splits, observer
+        self.heard = heard
         self.model = model_of(recipe, splits, run.model_source(recipe.model))
         self.private = private_of(recipe, splits, self.model)
         self.log = MetricsLog(run.metrics_path)
         self.clock = Clock()
         self._evaluated: Evaluation | SeveralLabels | None = None  # the model as it is
         self._prices: dict[int, float] = {}  # epsilon by the steps in the ledger
-        self._way: str | None = None  # how the loss function was evaluated on the last batch
         every = max(1, self.private.planned_steps // STEP_LINES)
         lines = self.private.planned_steps // every
         self._logged_every = every
@@ -123,11 +132,15 @@ class Trainer:
         resumed = self.run.checkpoint_path.exists()
         if resumed:
             self._go_on()
+        facts = self._facts()
+        for sentence in (*self.splits.unsafe, *doubts(facts)):
+            self.private.ledger.note_warning(sentence)
+        self._note_warnings()
         # Also when resumed: what load_checkpoint has charged is on disk before anything is added.
         self._save()
         follow_schedule(self.recipe, self.private)
         self.log.rewind(self.private.steps_taken)
-        self.observer.started(self.log.write("start", **self._facts(), resumed=resumed))
+        self.observer.started(self.log.write("start", **facts, resumed=resumed))
 
     def _go_on(self) -> None:
         """From the checkpoint.  What the other files say was spent since then is spent."""
@@ -135,7 +148,8 @@ class Trainer:
         in_ledger = self.run.steps_in_ledger()
         extra = load_checkpoint(path, private)
         self.clock.add(extra["seconds"])
-        self._way = extra.get("way")
+        if self.run.ledger_path.exists():
+            private.ledger.include_notes(self.run.ledger())
         if not private.ledger.secure:  # it repeats what was lost, which costs nothing
             return
         told = max((line.get("step", 0) for line in self.run.metrics()), default=0)
@@ -175,6 +189,14 @@ class Trainer:
         with quietly() if warned else contextlib.nullcontext():
             return self.private.planned_epsilon()
 
+    def _note_warnings(self) -> None:
+        """What was warned of goes into the folder, and the ledger says that there was something."""
+        private = self.private
+        for text in self.heard.take():
+            self.log.warn(text, step=private.steps_taken)
+        if self.log.warnings and not private.ledger.warnings:
+            private.ledger.note_warning(WARNED)
+
     # Training
     def _train_one_epoch(self, interruption: Interruption) -> None:
         private, statistics, self._evaluated = self.private, StepStatistics(), None
@@ -184,7 +206,7 @@ class Trainer:
             step, scale = private.steps_taken, self._scale()
             is_released = private.step(loss_of, batch)
             assert private.sensitive is not None
-            self._way = private.sensitive.way
+            self._note_warnings()
             self.clock.count(len(private.sensitive.losses))
             if (step + 1) % self._logged_every == 0:
                 statistics.add(private.sensitive)
@@ -224,8 +246,8 @@ class Trainer:
     def _epsilon(self) -> float:
         spent = self.private.ledger.steps
         if spent not in self._prices:
-            with quietly():  # the plan was warned of
-                self._prices[spent] = self.private.epsilon()
+            ledger = self.private.ledger
+            self._prices[spent] = _price(ledger.entries, self.private.plan.delta)
         return self._prices[spent]
 
     def _place(self) -> dict[str, Any]:
@@ -262,7 +284,6 @@ class Trainer:
         extra = {
             "seconds": self.clock.public_seconds(),
             "spent": self.private.ledger.steps,
-            "way": self._way,
         }
         save_checkpoint(self.run.checkpoint_path, self.private, extra=extra)
         self.clock.saved()
@@ -270,7 +291,9 @@ class Trainer:
     # The end
     def _finish(self) -> None:
         result, seconds = self._evaluation(), self.clock.public_seconds()
-        summary = summary_of(self.splits, self.private, result, self._epsilon(), seconds, self._way)
+        summary = summary_of(
+            self.recipe, self.splits, self.private, result, self._epsilon(), seconds
+        )
         write_model(self.run, self.recipe, self.splits, self.model, summary)
         write_mistakes(self.run, self.splits, result)
         line = self.log.write(
@@ -283,3 +306,20 @@ class Trainer:
         )
         write_json(self.run.summary_path, summary)  # last: from here on the run is finished
         self.observer.ended(line)
+
+
+@functools.lru_cache(maxsize=256)  # runs that differ in their seed have equal ledgers
+def _price(entries: tuple[Entry, ...], delta: float) -> float:
+    return pricing.price(entries, delta, "pld")  # without warnings: the plan was warned of
+
+
+def doubts(facts: Mapping[str, Any]) -> list[str]:
+    """What psac warns of when it prices such a plan, in words that may be published."""
+    said = []
+    if facts["planned_epsilon"] > LARGE_EPSILON:
+        said.append(f"Epsilon is above {LARGE_EPSILON:g}: the guarantee says next to nothing.")
+    if facts["delta"] >= 1 / facts["num_records"]:
+        said.append(
+            "Delta is not below 1 / records: a mechanism that publishes a random record would pass."
+        )
+    return said

@@ -11,7 +11,7 @@ import dataclasses
 
 from psac.cli.settings import SETTINGS
 from psac.sampling import SCHEMES
-from psac.training.recipe import CHOICES, NEEDED, RANGES, TABLES, WHOLE, Recipe
+from psac.training.recipe import CHOICES, FLAGS, NEEDED, RANGES, TABLES, WHOLE, Recipe
 
 HEAD = ["| setting | default | values | |", "|---|---|---|---|"]
 BUDGET = ("epsilon", "noise_multiplier")
@@ -33,7 +33,7 @@ def _default(field: dataclasses.Field) -> str:
         return "one of the two"
     if field.default in (None, dataclasses.MISSING):
         return SETTINGS[field.name].default or ""
-    return f"`{field.default}`"
+    return f"`{str(field.default).lower() if field.name in FLAGS else field.default}`"
 
 
 def _values(name: str) -> str:
@@ -44,6 +44,8 @@ def _values(name: str) -> str:
         return f"an integer, {WHOLE[name]} or above"
     if name in RANGES:
         return f"a number {RANGES[name]}"
+    if name in FLAGS:
+        return "`true` or `false`"
     return "a table" if name in TABLES else "a text"
 
 

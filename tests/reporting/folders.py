@@ -74,12 +74,12 @@ def make_run(
     _write_json(folder / "ledger.json", run.ledger(last, secure=seed is None).to_json())
     if last == run.planned:
         summary = run.summary(lines)
-        end = {"kind": "end", "step": last, "seconds": summary["seconds"],
+        end = {"kind": "end", "step": last, "seconds": summary["seconds"], **run.mark,
                "epsilon": summary["epsilon"], "accuracy": summary["accuracy"]}  # fmt: skip
         lines.append(end)
         _write_json(folder / "summary.json", summary)
         if not validation_fraction:
-            found = {"split": "test", "mistakes": run.mistakes(pixels)}
+            found = {"split": "test", "public": True, "mistakes": run.mistakes(pixels)}
             _write_json(folder / "predictions.json", found)
     text = "".join(json.dumps(line) + "\n" for line in lines)
     (folder / "metrics.jsonl").write_text(text)
@@ -125,12 +125,14 @@ class _Simulation:
         self.planned = round(epochs / self.rate)
         self.epochs = epochs
         self.split = "validation" if validation_fraction else "test"
+        self.mark = {"private": False} if validation_fraction else {"public": True}
         self.delta = 1 / (10 * self.records)
         self.best = 0.865 + {"PSAC": 0.004, "AdaptivePSAC": 0.006}.get(type(rule).__name__, 0.0)
         self.best += 0.0015 * random.standard_normal()
 
     def ledger(self, steps: int, *, secure: bool = True) -> psac.Ledger:
         ledger = psac.Ledger(secure=secure)
+        ledger.note_way("vmap")
         ledger.record(
             noise_multiplier=self.noise_multiplier,
             sampling_rate=self.rate,
@@ -199,12 +201,11 @@ class _Simulation:
     def _evaluation(self, step: int) -> dict[str, Any]:
         progress = step / self.planned
         accuracy = self.best - 0.16 * np.exp(-7 * progress) + 0.002 * self.random.standard_normal()
-        mark = {"private": False} if self.split == "validation" else {}
         return {
             "kind": "evaluation", "time": 3.0, "step": step, "epoch": round(step * self.rate, 6),
             "split": self.split, "accuracy": round(float(accuracy), 4),
             "loss": float(0.41 + 0.5 * np.exp(-7 * progress)),
-            "epsilon": self.epsilon(step), **mark,
+            "epsilon": self.epsilon(step), **self.mark,
         }  # fmt: skip
 
     def summary(self, lines: list[dict[str, Any]]) -> dict[str, Any]:
@@ -212,11 +213,10 @@ class _Simulation:
         last = [line for line in lines if line["kind"] == "evaluation"][-1]
         right = sum(row[i] for i, row in enumerate(matrix))
         last["accuracy"] = right / sum(map(sum, matrix))
-        mark = {"private": False} if self.split == "validation" else {}
         return {
-            "accuracy": last["accuracy"], "loss": last["loss"], "split": self.split, **mark,
+            "accuracy": last["accuracy"], "loss": last["loss"], "split": self.split, **self.mark,
             "epsilon": self.epsilon(self.planned), "delta": self.delta,
-            "isolation": "by construction (torch.vmap)",
+            "isolation": "by construction (vmap)", "warnings": [], "unsafe": [],
             "steps": self.planned, "seconds": 0.0941 * self.planned,
             "classes": CLASSES,
             "per_class_accuracy": [row[i] / sum(row) for i, row in enumerate(matrix)],
@@ -246,7 +246,7 @@ class _Simulation:
         for _ in range(24):
             label, prediction = self.random.choice(10, 2, replace=False)
             row = {
-                "index": int(self.random.integers(10_000)),
+                "record": int(self.random.integers(10_000)) + 1,
                 "label": int(label),
                 "prediction": int(prediction),
                 "confidence": float(self.random.uniform(0.4, 1)),

@@ -42,6 +42,9 @@ def own(runs, tmp_path):
     return shutil.copytree(runs["secure"], tmp_path / "own")
 
 
+PROVED = "proved for every attack"
+
+
 def test_a_page_has_every_row_of_the_card_and_every_figure(runs, tmp_path):
     page = page_of(runs["secure"], tmp_path)
     for row in CARD:
@@ -64,7 +67,7 @@ def test_a_page_says_what_the_guarantee_rests_on(runs, tmp_path):
         "Privacy loss distributions (PLD)",
         "noise multiplier 1.2",
         "PSAC(r=0.1, bound=0.1, scale=1.0)",
-        "without sight of the others, by construction (torch.vmap).",
+        "without sight of the others, by construction (vmap).",
         "88 of 88 planned",
         "cryptographic generator",
         "a person behind several records",
@@ -82,11 +85,20 @@ def test_a_page_says_how_many_copies_of_a_picture_were_seen(own, tmp_path):
 
 @pytest.mark.parametrize("publish", [False, True])
 def test_a_page_says_how_records_were_kept_apart_if_the_run_does(own, tmp_path, publish):
-    alone = "by construction (one record at a time)"
-    edit(own / "summary.json", isolation=alone)
-    assert f"the others, {alone}." in words_of(page_of(own, tmp_path, publish=publish))
-    edit(own / "summary.json", isolation=None)
+    edit(own / "ledger.json", isolation=["vmap", "alone"])
+    words = words_of(page_of(own, tmp_path, publish=publish))
+    assert "the others, by construction (vmap, alone)." in words
+    edit(own / "ledger.json", isolation=[])
     assert "Isolation not written" in words_of(page_of(own, tmp_path, publish=publish))
+
+
+@pytest.mark.parametrize("publish", [False, True])
+def test_isolation_that_was_tested_is_not_called_proved(own, tmp_path, publish):
+    assert PROVED in words_of(page_of(own, tmp_path, publish=publish))
+    edit(own / "ledger.json", isolation=["vmap", "batched"])
+    words = words_of(page_of(own, tmp_path, publish=publish))
+    assert PROVED not in words
+    assert "That was tested, not proved." in words
 
 
 def test_the_page_needs_nothing_from_elsewhere(runs, tmp_path):
@@ -302,6 +314,6 @@ def test_accuracy_is_held_against_the_same_answer_to_all_but_never_by_private_re
         return words_of(report(str(own), **how).read_text())
 
     edit(own / "summary.json", constant_accuracy=0.747)
-    assert "the same answer to all: 74.7" in words(publish=True)
+    assert "always the most frequent answer (74.7" in words(publish=True)
     edit(own / "summary.json", split="validation", private=False)
-    assert "the same answer to all" not in words(publish=True)
+    assert "always the most frequent answer" not in words(publish=True)

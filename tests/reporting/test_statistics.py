@@ -15,7 +15,8 @@ from psac.reporting.statistics import welch as compared_by_welch
 
 EMPTY = Run(
     name="", recipe={}, environment={}, start={}, resumed=0, steps=(), evaluations=(), end={},
-    summary={}, mistakes=(), ledger=None, epsilon=3.0, notes=(),
+    summary={}, mistakes=(), mistakes_are_public=False, warned=(), ledger=None,
+    epsilon=3.0, notes=(),
 )  # fmt: skip
 
 

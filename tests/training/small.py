@@ -30,8 +30,9 @@ def records(n: int, seed: int) -> Records:
     return Records(inputs, labels)
 
 
-def splits(split: Any = "test") -> Splits:
-    return Splits(training=records(120, 1), evaluation=records(60, 2), split=split, classes=CLASSES)
+def splits(split: Any = "test", **more: Any) -> Splits:
+    parts = {"training": records(120, 1), "evaluation": records(60, 2)}
+    return Splits(**parts, split=split, classes=CLASSES, **more)
 
 
 def recipe(**settings: Any) -> Recipe:
@@ -71,5 +72,5 @@ class Slow:
 if __name__ == "__main__":
     warnings.simplefilter("ignore", psac.InsecureNoiseWarning)
     torch.set_num_threads(1)
-    trainer.load_splits = lambda recipe: splits()
+    trainer.load_splits = lambda *_: splits(public=True)
     trainer.train(recipe(), Path(sys.argv[1]), observer=Slow())

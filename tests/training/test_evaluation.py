@@ -84,9 +84,9 @@ def test_mistakes_are_those_of_which_the_model_was_most_sure():
         classes=2,
     )
     found = result.mistakes(2)
-    assert [row["index"] for row in found] == [2, 3]
+    assert [row["record"] for row in found] == [3, 4]
     assert found[0] == {
-        "index": 2, "label": 1, "prediction": 0, "confidence": pytest.approx(0.7),
+        "record": 3, "label": 1, "prediction": 0, "confidence": pytest.approx(0.7),
     }  # fmt: skip
 
 

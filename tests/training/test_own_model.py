@@ -54,7 +54,7 @@ def nothing():
 
 @pytest.fixture(autouse=True)
 def networks(tmp_path, monkeypatch):
-    monkeypatch.setattr(trainer_module, "load_splits", lambda recipe: splits())
+    monkeypatch.setattr(trainer_module, "load_splits", lambda *_: splits(public=True))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "networks.py").write_text(NETWORKS)
     return tmp_path / "networks.py"
@@ -84,7 +84,7 @@ def test_a_run_trains_the_network_and_keeps_it(networks, name, settings, paramet
 def test_a_network_that_vmap_refuses_is_trained_one_record_at_a_time_and_the_summary_says_so():
     with pytest.warns(psac.SlowPathWarning, match=r"networks\.py, line"):
         run = train(asked("branching"), "run")
-    assert run.summary()["isolation"] == "by construction (one record at a time)"
+    assert run.summary()["isolation"] == "by construction (alone)"
     assert run.summary()["steps"] == 6
 
 

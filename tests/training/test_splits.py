@@ -10,6 +10,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from psac import data
 from psac.data.images import scaled
 from psac.training import splits as splits_module
+from psac.training.overriding import overridden
 from psac.training.own_data import load_own
 from psac.training.records import Records, records_of
 from psac.training.splits import held_out, load_splits
@@ -39,8 +40,31 @@ def test_named_data_are_evaluated_on_the_public_test_split(named):
     settings = {"root": "here", "size": 8}
     assert named == [("digits", "train", settings), ("digits", "test", settings)]
     assert (len(found.training), len(found.evaluation)) == (100, 20)
-    assert (found.split, found.public, found.mark()) == ("test", True, {})
+    assert (found.split, found.public, found.mark()) == ("test", False, {"private": False})
     assert (found.classes, found.input_shape) == (("a", "b", "c"), (1,))
+
+
+@pytest.mark.parametrize("own_folder", [False, True])
+@pytest.mark.parametrize("said", [False, True])
+def test_test_records_are_public_only_where_somebody_said_so(named, own_folder, said):
+    root = "here" if own_folder else None  # files in a folder of the user's may be any
+    found = load_splits(recipe(data="digits", data_root=root, test_is_public=said))
+    assert found.public == (said or not own_folder)
+    assert found.mark() == ({"public": True} if found.public else {"private": False})
+
+
+def test_records_of_the_users_own_are_private_unless_the_recipe_says_otherwise(tmp_path):
+    for split in ("train", "test"):
+        x, y = np.arange(12.0).reshape(6, 2), np.arange(6) % 2
+        np.savez(tmp_path / f"{split}.npz", x=x.astype(np.float32), y=y)
+    assert not load_splits(recipe(data=str(tmp_path))).public
+    assert load_splits(recipe(data=str(tmp_path), test_is_public=True)).public
+
+
+def test_what_was_said_of_one_data_set_is_not_said_of_another():
+    said = {"data": "mine", "test_is_public": True, "most_frequent_share": 0.7}
+    assert overridden(said, {"data": "theirs"}) == {"data": "theirs"}
+    assert overridden(said, {"epochs": 2}) == said | {"epochs": 2}
 
 
 def test_held_out_records_are_never_trained_on_and_the_test_split_is_not_read(named):
@@ -63,7 +87,7 @@ def test_who_is_held_out_never_changes_from_release_to_release():
 
 
 def test_a_part_that_leaves_nobody_is_refused(monkeypatch):
-    monkeypatch.setattr(splits_module, "_load", lambda *_: stored(3))
+    monkeypatch.setattr(splits_module, "_load", lambda *_, **__: stored(3))
     with pytest.raises(ValueError, match="holds out 0 of them"):
         load_splits(recipe(validation_fraction=1e-6))
 
@@ -147,27 +171,30 @@ def test_a_single_file_is_for_training_and_a_part_can_be_held_out(tmp_path):
         load_splits(recipe(data=str(tmp_path / "mine.npz")))
     assert "mine.npz/" not in str(caught.value)
     (tmp_path / "train").mkdir()
-    with pytest.raises(ValueError, match=r"that would be .*/test, or test\.csv, test\.parquet"):
-        load_own(tmp_path, "test", {})
+    with pytest.raises(ValueError, match=r"that would be .*/test, or test\.csv, test\.tsv"):
+        load_own(recipe(data=str(tmp_path)), "test")
     found = load_splits(recipe(data=str(tmp_path / "mine.npz"), validation_fraction=0.5))
     assert len(found.training) + len(found.evaluation) == 60
+
+
+TABLE = {"label": "label", "classes": ["cat", "dog"], "ranges": {"x": [0, 10]}}
 
 
 def test_test_labels_count_the_classes_of_training(tmp_path):
     (tmp_path / "train.csv").write_text("x,label\n1,cat\n2,dog\n3,emu\n")
     (tmp_path / "test.csv").write_text("x,label\n1,emu\n2,dog\n")
-    settings = recipe(data=str(tmp_path), data_settings={"label": "label"})
+    settings = recipe(data=str(tmp_path), data_settings=TABLE | {"classes": ["cat", "dog", "emu"]})
     assert load_splits(settings).evaluation.labels.tolist() == [2, 1]
     (tmp_path / "test.csv").write_text("x,label\n1,fox\n")
-    with pytest.raises(ValueError, match="the class 'fox', the training records only cat, dog"):
+    with pytest.raises(ValueError, match=r"1 labels are of no class 'fox', .* are cat, dog, emu"):
         load_splits(settings)
 
 
 def test_tables_whose_columns_would_not_fit_are_refused(tmp_path):
     (tmp_path / "train.csv").write_text("x,label\n1,cat\n2,dog\n")
     (tmp_path / "test.csv").write_text("x,label\nred,cat\n")
-    settings = recipe(data=str(tmp_path), data_settings={"label": "label"})
-    with pytest.raises(ValueError, match="'x' had numbers in the training data, but record 1 is"):
+    settings = recipe(data=str(tmp_path), data_settings=TABLE)
+    with pytest.raises(ValueError, match="x: 1 cell is no number: 'red' in record 1"):
         load_splits(settings)
     (tmp_path / "test.csv").write_text("x,y,label\n1,2,cat\n")
     with pytest.raises(ValueError, match=r"test\.csv .*'y' unknown\. Expected, in any order: x"):
@@ -179,22 +206,28 @@ def test_tables_whose_columns_would_not_fit_are_refused(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore::psac.PrivacyWarning")
-def test_categories_of_training_are_not_taken_for_those_of_the_test(tmp_path):
-    (tmp_path / "train.csv").write_text("x,label\nred,cat\nred,dog\n")
-    (tmp_path / "test.csv").write_text("x,label\n1,cat\n")  # one feature as well
-    with pytest.raises(ValueError, match="'x': its categories are not given"):
-        load_splits(recipe(data=str(tmp_path), data_settings={"label": "label"}))
+def test_what_was_read_off_training_records_is_used_for_the_test(tmp_path):
+    (tmp_path / "train.csv").write_text("x,label\nred,cat\nblue,dog\n")
+    (tmp_path / "test.csv").write_text("x,label\nblue,cat\ngreen,cat\n")
+    own = {"label": "label", "unsafe": True}
+    found = load_splits(recipe(data=str(tmp_path), data_settings=own))
+    assert found.evaluation.inputs.tolist() == [[1, 0], [0, 0]]
+    assert found.classes == ("cat", "dog")
+    assert found.unsafe == (
+        "The classes of column 'label' were read off the private records.",
+        "The categories of column 'x' were read off the private records.",
+    )
 
 
 def test_columns_of_the_test_are_found_by_their_names(tmp_path):
     (tmp_path / "train.csv").write_text("a,b,y\n1,2,no\n3,4,yes\n")
     (tmp_path / "test.csv").write_text("b,y,a\n2,no,1\n4,yes,3\n")
-    found = load_splits(recipe(data=str(tmp_path), data_settings={"label": "y"}))
+    own = {"label": "y", "classes": ["no", "yes"], "ranges": {"a": [0, 4], "b": [0, 8]}}
+    found = load_splits(recipe(data=str(tmp_path), data_settings=own))
     assert torch.equal(found.evaluation.inputs, found.training.inputs)
-    assert found.columns == {"a": "number", "b": "number"}
-    held = recipe(
-        data=str(tmp_path / "train.csv"), data_settings={"label": "y"}, validation_fraction=0.5
-    )
+    assert found.columns is not None
+    assert list(found.columns) == ["a", "b"]
+    held = recipe(data=str(tmp_path / "train.csv"), data_settings=own, validation_fraction=0.5)
     assert load_splits(held).columns == found.columns
 
 
@@ -206,13 +239,17 @@ def test_training_records_of_one_class_are_refused_with_their_place(tmp_path):
     (tmp_path / "pictures" / "cat").mkdir(parents=True)
     image.new("L", (4, 4)).save(tmp_path / "pictures" / "cat" / "1.png")
     for name, settings, message in (
-        ("one.csv", {"label": "y"}, r"one\.csv: all records have the class 'no' in the column 'y'"),
+        (
+            "one.csv",
+            {"label": "y", "classes": ["no"], "ranges": {"a": [0, 1]}},
+            r"one\.csv: all records have the class 'no' in the column 'y'",
+        ),
         ("one.npz", {}, r"one\.npz: all records have the class 0 in y"),
         ("column.npz", {}, r"column\.npz: y has one column.*store y\[:, 0\]"),
         ("pictures", {}, "pictures: all records are in the folder 'cat'"),
     ):
         with pytest.raises(ValueError, match=message):
-            load_own(tmp_path / name, "train", settings)
+            load_own(recipe(data=str(tmp_path / name), data_settings=settings), "train")
 
 
 def test_settings_that_the_reader_lacks_are_refused(tmp_path):
@@ -222,9 +259,12 @@ def test_settings_that_the_reader_lacks_are_refused(tmp_path):
     with pytest.raises(
         ValueError, match=r"'sizee' is unknown for .*Known: channels, size\. Did you mean 'size'"
     ):
-        load_own(tmp_path, "train", {"sizee": 16})
-    with pytest.raises(ValueError, match=r"cannot be read with data_settings .*'ranges': 3"):
-        load_own(tmp_path / "mine.csv", "train", {"label": "label", "ranges": 3})
+        load_own(recipe(data=str(tmp_path), data_settings={"sizee": 16}), "train")
+    with pytest.raises(ValueError, match=r"'range' is unknown for .* Did you mean 'ranges'"):
+        load_own(recipe(data=str(tmp_path / "mine.csv"), data_settings={"range": 3}), "train")
+    wrong = {"label": "label", "ranges": 3}
+    with pytest.raises(TypeError, match="ranges is 3: give a value for each column"):
+        load_own(recipe(data=str(tmp_path / "mine.csv"), data_settings=wrong), "train")
     (tmp_path / "mine.doc").touch()
     with pytest.raises(ValueError, match="of no kind that can be read"):
         load_splits(recipe(data=str(tmp_path / "mine.doc"), validation_fraction=0.5))

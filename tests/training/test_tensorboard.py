@@ -21,7 +21,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::psac.InsecureNoiseWarning")
 
 @pytest.fixture(autouse=True)
 def small_data(monkeypatch):
-    monkeypatch.setattr(trainer_module, "load_splits", lambda recipe: splits())
+    monkeypatch.setattr(trainer_module, "load_splits", lambda *_: splits(public=True))
 
 
 def scalars(folder) -> dict[str, list[tuple[int, float]]]:
@@ -50,7 +50,7 @@ def test_the_log_holds_the_metrics_and_names_what_is_not_private(tmp_path):
 
 
 def test_evaluations_on_held_out_private_records_are_not_private(tmp_path, monkeypatch):
-    monkeypatch.setattr(trainer_module, "load_splits", lambda recipe: splits("validation"))
+    monkeypatch.setattr(trainer_module, "load_splits", lambda *_: splits("validation"))
     with TensorBoard(tmp_path / "log") as log:
         train(recipe(epochs=1), tmp_path / "run", observer=log)
     found = scalars(tmp_path / "log")

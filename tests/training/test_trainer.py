@@ -32,7 +32,7 @@ TIMES = ("time", "seconds", "samples_per_second")
 
 @pytest.fixture(autouse=True)
 def small_data(monkeypatch):
-    monkeypatch.setattr(trainer_module, "load_splits", lambda recipe: splits())
+    monkeypatch.setattr(trainer_module, "load_splits", lambda *_: splits(public=True))
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -100,7 +100,7 @@ def assert_equal_runs(one: Run, other: Run) -> None:
 def whole(tmp_path_factory) -> Run:
     """The seeded run, never interrupted."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(trainer_module, "load_splits", lambda recipe: splits())
+        patch.setattr(trainer_module, "load_splits", lambda *_: splits(public=True))
         with pytest.warns(psac.InsecureNoiseWarning):
             return train(recipe(), tmp_path_factory.mktemp("runs") / "whole")
 
@@ -108,9 +108,9 @@ def whole(tmp_path_factory) -> Run:
 # ---- Copies of pictures
 
 
-def in_pictures(recipe) -> Splits:
+def in_pictures(recipe, kept) -> Splits:
     """The same records, as pictures of 2 x 2 pixels."""
-    both = splits()
+    both = splits(public=True)
     for part in (both.training, both.evaluation):
         part.inputs = part.inputs.view(-1, 1, 2, 2)
     return both
@@ -164,7 +164,8 @@ def test_a_run_leaves_every_file_and_they_agree(whole):
     assert sum(map(sum, summary["confusion_matrix"])) == 60
     assert summary["classes"] == list(CLASSES)
     assert not summary["secure"]
-    assert summary["isolation"] == "by construction (torch.vmap)"
+    assert summary["isolation"] == "by construction (vmap)"
+    assert summary["public"] is True
     assert "private" not in summary
 
 
@@ -200,7 +201,7 @@ def test_what_comes_from_private_records_is_marked_and_the_rest_is_not(whole):
 
 
 def test_results_on_held_out_records_are_marked_and_no_record_is_shown(tmp_path, monkeypatch):
-    monkeypatch.setattr(trainer_module, "load_splits", lambda recipe: splits("validation"))
+    monkeypatch.setattr(trainer_module, "load_splits", lambda *_: splits("validation"))
     run = train(recipe(epochs=1), tmp_path / "run")
     assert not run.predictions_path.exists()
     assert run.summary()["private"] is False
@@ -486,7 +487,7 @@ def test_a_second_process_in_the_folder_is_refused_and_the_first_goes_on(whole, 
 
 
 def test_a_run_that_another_process_began_meanwhile_is_not_overwritten(tmp_path, monkeypatch):
-    def slow_data(recipe):
+    def slow_data(recipe, kept):
         Run(tmp_path / "run").enter(recipe, {})
         return splits()
 
