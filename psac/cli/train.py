@@ -169,7 +169,7 @@ def _say_how_to_go_on(folder: Path, as_json: bool, tensorboard: bool, *, saved: 
     step = run.ledger().steps
     if as_json:
         _print_json({"kind": "stopped", "step": step, "folder": str(folder), "go_on": again})
-    state = f"Stopped, and saved as of step {step:,}." if step else ""
+    state = f"Stopped, and saved as of step {step:,}." if run.steps_on_record() else ""
     errors.print(f"[yellow]{state}[/] To go on:" if state else "To go on:")
     errors.print(f"  [bold]{escape(again)}[/]", soft_wrap=True)
 
