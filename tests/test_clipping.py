@@ -32,6 +32,7 @@ FORMULAS = [
     (Custom(lambda norms: 1 / (1 + norms), bound=1.0), lambda n: 1 / (1 + n)),
 ]
 RULES = [rule for rule, _ in FORMULAS]
+NAMES = [f"{type(rule).__name__}-{k}" for k, rule in enumerate(RULES)]  # the same in each process
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +54,7 @@ def contributions(rule, norms):
 # ---- The functions themselves
 
 
-@pytest.mark.parametrize("rule, formula", FORMULAS, ids=repr)
+@pytest.mark.parametrize("rule, formula", FORMULAS, ids=NAMES)
 def test_a_rule_is_the_formula_of_its_paper(rule, formula):
     expected = torch.tensor([formula(n) for n in GRID.tolist()], dtype=torch.float64)
     torch.testing.assert_close(rule.weights(GRID), expected, rtol=1e-13, atol=0)
@@ -62,13 +63,13 @@ def test_a_rule_is_the_formula_of_its_paper(rule, formula):
     )
 
 
-@pytest.mark.parametrize("rule, formula", FORMULAS, ids=repr)
+@pytest.mark.parametrize("rule, formula", FORMULAS, ids=NAMES)
 def test_safe_weights_change_a_good_rule_by_less_than_the_margin(rule, formula):
     expected = torch.tensor([formula(n) for n in GRID.tolist()], dtype=torch.float64)
     torch.testing.assert_close(safe_weights(rule, GRID), expected, rtol=1.001 * SHRINK, atol=0)
 
 
-@pytest.mark.parametrize("rule", RULES, ids=repr)
+@pytest.mark.parametrize("rule", RULES, ids=NAMES)
 @pytest.mark.parametrize("size", [0, 1, 5])
 def test_any_batch_size_gives_one_finite_weight_each(rule, size):
     weights = safe_weights(rule, torch.zeros(size))
@@ -278,7 +279,7 @@ def test_a_rule_that_writes_into_the_norms_is_held_to_its_bound_all_the_same(oth
     assert norms.tolist()[1:] == [40.0, *others]
 
 
-@pytest.mark.parametrize("rule", RULES, ids=repr)
+@pytest.mark.parametrize("rule", RULES, ids=NAMES)
 def test_a_sample_that_is_not_finite_gets_weight_zero_and_spares_the_others(rule):
     norms = torch.tensor([0.5, math.inf, 2.0, math.nan])
     weights = safe_weights(rule, norms)

@@ -71,7 +71,7 @@ def grad(
             materialize_grads=materialize_grads,
         )
     return tuple(
-        None if g is None else wrapped_like(rec, g, start)
+        None if g is None else wrapped_like(rec, g, start)  # pyright: ignore[reportUnnecessaryComparison]
         for g, start in zip(grads, starts, strict=True)
     )
 

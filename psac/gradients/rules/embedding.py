@@ -99,6 +99,7 @@ def embedding_bag(
         index_np = index.flatten(1)
         values = [rec.physical(tensor).flatten(1) for tensor in others]
         starts_nb = values.pop(0) if offsets is not None else None
+        given: dict[str, Any]
         factors_np, padding = values, None if padding_idx is None else padding_idx % len(weight)
         if starts_nb is None:  # all bags of one length
             bags, bag_np, given = index.flatten(0, 1), None, {}
