@@ -62,6 +62,7 @@ class Probe:
     def _values(self, loss: LossFunction, records: list[Any], seed: int) -> list[Tensor]:
         """None at all if the function fails on a single record without vmap."""
         state, values = State({"model": self.model, "loss": loss}), []
+        torch.clear_autocast_cache()  # of weights before the optimizer's step
         try:
             with torch.enable_grad(), same_generators():
                 for record in records:
