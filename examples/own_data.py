@@ -1,7 +1,6 @@
 """Your own table, from a CSV file to a report page: `python examples/own_data.py`.
 
-The file is made up here: 6,000 patients, and who came back within a month.  What a feature means is
-said beforehand, by public ranges and categories: nothing is learned from the records but privately.
+It is made up here.  Ranges and categories are public: only training learns from the records.
 """
 
 from __future__ import annotations

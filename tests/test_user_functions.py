@@ -142,12 +142,18 @@ def printed(model, x, y):
     return value
 
 
-def trimmed(model, x, y):
-    longest = int((x > 0).sum(1).max())
-    return F.cross_entropy(model(x) * longest, y)
+def scaled_by_a_float(model, x, y):
+    return F.cross_entropy(model(x) * float(x.mean()), y)
 
 
-@pytest.mark.parametrize("function", [by_value, printed, trimmed])
+def test_a_function_that_branches_runs_path_by_path_under_vmap():
+    case = CASES["a lambda"]()
+    private, batches = trained(Case(case.model, by_value, case.data))  # which holds it to be vmap
+    plain = by_a_plain_loop(Case(CASES["a lambda"]().model, by_value), batches)
+    torch.testing.assert_close(weights(private.model), weights(plain), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("function", [printed, scaled_by_a_float])
 def test_a_function_of_values_is_computed_record_by_record_and_says_where(function):
     case = CASES["a lambda"]()
     optimizer = torch.optim.SGD(case.model.parameters(), lr=RATE)

@@ -139,7 +139,7 @@ def table() -> str:
         f"Delta is 1e-6. Mean and standard deviation over seeds, on the {16_281:,} test records. "
         f"psac {versions['psac']}, torch {versions['torch']}, "
         f"scikit-learn {beside['versions']['scikit-learn']}; made by "
-        "`python -m psac.experiments.adult` from [these files](../../results/adult)."
+        "`python -m psac.experiments.adult` from the files in `results/adult`."
     )
     return "\n".join([*lines, "", note])
 

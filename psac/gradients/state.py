@@ -170,8 +170,10 @@ def leaf_of(value: Any) -> Any:
         return repr(value.__reduce__())  # it moves on, and cannot be put back
     if isinstance(value, FunctionType) and not is_library(value):
         return value.__code__
-    if isinstance(value, (type, FunctionType, ModuleType)):
-        return type(value).__name__, getattr(value, "__qualname__", value.__name__)
+    if isinstance(value, ModuleType):  # by its dict: torch.classes makes attributes when asked
+        return type(value).__name__, vars(value).get("__name__")
+    if isinstance(value, (type, FunctionType)):
+        return type(value).__name__, value.__qualname__
     if isinstance(value, (dict, list, tuple, set, frozenset, deque)):
         return type(value).__name__, len(value)
     return type(value).__name__

@@ -23,9 +23,9 @@ STEP = {
 }  # fmt: skip
 EVALUATION = {
     "kind": "evaluation", "step": 50, "accuracy": 0.876, "split": "test", "epsilon": 1.25,
-    "loss": 0.5,
+    "loss": 0.5, "public": True,
 }  # fmt: skip
-END = {"kind": "end", "step": 100, "accuracy": 0.9, "epsilon": 2.0, "seconds": 75.0}
+END = {"kind": "end", "step": 100, "accuracy": 0.9, "epsilon": 2.0, "seconds": 75.0, "public": True}
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def test_what_is_not_private_stands_below_a_line_that_says_so(console):
     assert "loss      0.750" in sensitive
     assert "weights   0.1 ▅█ 0.18" in sensitive
     assert "0.750" not in public
-    view.evaluated(EVALUATION | {"private": False, "split": "validation"})
+    view.evaluated(EVALUATION | {"private": False, "public": False, "split": "validation"})
     public, sensitive = plain(seen(console, view)).split("not private: for your eyes")
     assert "accuracy" not in public
     assert "on validation records" in sensitive

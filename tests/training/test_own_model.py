@@ -33,16 +33,16 @@ def for_check():
 def mixing(input_shape, classes):
     return nn.Sequential(nn.BatchNorm1d(*input_shape), nn.Linear(*input_shape, classes))
 
-class Branching(nn.Module):
+class Measuring(nn.Module):
     def __init__(self):
         super().__init__()
         self.layer = nn.Linear(4, 3)
 
     def forward(self, x):
-        return self.layer(x) if x.sum() > 0 else -self.layer(x)
+        return self.layer(x) * float(x.mean())
 
-def branching():
-    return Branching()
+def measuring():
+    return Measuring()
 
 def wants(more):
     return plain()
@@ -83,7 +83,7 @@ def test_a_run_trains_the_network_and_keeps_it(networks, name, settings, paramet
 
 def test_a_network_that_vmap_refuses_is_trained_one_record_at_a_time_and_the_summary_says_so():
     with pytest.warns(psac.SlowPathWarning, match=r"networks\.py, line"):
-        run = train(asked("branching"), "run")
+        run = train(asked("measuring"), "run")
     assert run.summary()["isolation"] == "by construction (alone)"
     assert run.summary()["steps"] == 6
 

@@ -20,6 +20,8 @@ FULL = {
     "data_root": "somewhere/é\x7f",
     "data_settings": {"label": "class", "ranges": {"age of person": [0, 99.5]}, "categories": {}},
     "validation_fraction": 0.1,
+    "test_is_public": True,
+    "most_frequent_share": 0.7,
     "model": "mlp",
     "model_settings": {"hidden": (64, 32)},
     "rule": "auto_s",

@@ -137,7 +137,7 @@ def test_a_run_on_copies_goes_on_as_if_it_had_not_stopped(tmp_path, monkeypatch)
 def test_the_model_that_is_left_answers_as_it_was_evaluated(tmp_path, monkeypatch):
     monkeypatch.setattr(trainer_module, "load_splits", in_pictures)
     run = train(recipe(copies=2, shift=1, epochs=1), tmp_path / "run")
-    result = evaluate(run.model(), in_pictures(None).evaluation, classes=3, batch_size=8)
+    result = evaluate(run.model(), in_pictures(None, None).evaluation, classes=3, batch_size=8)
     assert result.accuracy == run.summary()["accuracy"]
 
 
