@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from psac import models
+from psac.app import models
 
 
 def paper_cnn() -> nn.Module:

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 
 from benchmarks import speed
-from psac.noise import add_noise_
-from psac.randomness import SecureGenerator
+from psac.noise.gaussian import add_noise_
+from psac.noise.generators import SecureGenerator
 
 SIZE = 10_000_000
 TITLES = {

@@ -29,7 +29,7 @@ from benchmarks.models import FAMILIES, MODELS, Case, Entry, batches
 from psac import PSAC
 from psac.gradients import ClippedSum, Evaluator, trees
 from psac.gradients.check import loops_of
-from psac.gradients.selfcheck import distance
+from psac.gradients.vectorized.selfcheck import distance
 
 FILE = "models.json"
 SHORTEST_RUN = 0.02  # seconds

@@ -30,7 +30,7 @@ def commands() -> str:
     """Every command, as Markdown: what it does, its arguments and options."""
     import typer
 
-    from psac.cli.app import app
+    from psac.app.cli.app import app
 
     return "\n\n".join(_sections(typer.main.get_command(app), "psac"))
 

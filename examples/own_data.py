@@ -10,8 +10,8 @@ import random
 import tempfile
 from pathlib import Path
 
-from psac.reporting import report
-from psac.training import Recipe, train
+from psac.app.reporting import report
+from psac.app.training import Recipe, train
 
 WARDS = ["surgery", "cardiology", "maternity", "geriatrics"]
 

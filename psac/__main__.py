@@ -1,6 +1,6 @@
 """`python -m psac` is `psac`."""
 
-from psac.cli.app import main
+from psac.app.cli.app import main
 
 if __name__ == "__main__":
     main()

@@ -51,24 +51,25 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from psac import accounting, clipping_choice
+from psac import accounting
 from psac.accounting import Ledger
-from psac.batches import Loader
-from psac.clipping import PSAC, AdaptivePSAC, ClippingRule
-from psac.collation import refuse_padding_that_counts
+from psac.clipping import choice as clipping_choice
+from psac.clipping.rules import PSAC, AdaptivePSAC, ClippingRule
 from psac.errors import PrivacyError, PrivacyWarning
 from psac.gradients import ClippedSum, Evaluator, Sensitive
-from psac.gradients.chance import own_draws_of_torch, own_generators
-from psac.gradients.checksums import Prints, checksums
-from psac.gradients.evaluate import LossFunction
-from psac.gradients.probe import Probe
-from psac.gradients.state import State
-from psac.gradients.training import attach, attached, modules_of, refuse_modules
-from psac.handing import Handed
-from psac.loading import dataset_of, released_with, tensors_of
-from psac.noise import add_noise_
+from psac.gradients.isolation.checksums import Prints, checksums
+from psac.gradients.isolation.eligibility import attach, attached, modules_of, refuse_modules
+from psac.gradients.isolation.generators import own_draws_of_torch, own_generators
+from psac.gradients.isolation.probe import Probe
+from psac.gradients.isolation.state import State
+from psac.gradients.vectorized.evaluate import LossFunction
+from psac.loading.collation import refuse_padding_that_counts
+from psac.loading.dataset import dataset_of, released_with, tensors_of
+from psac.loading.handed import Handed
+from psac.loading.loader import Loader
+from psac.noise.gaussian import add_noise_
+from psac.noise.generators import NoiseGenerator, SecureGenerator, SeededGenerator
 from psac.plan import Plan, planned, positive
-from psac.randomness import NoiseGenerator, SecureGenerator, SeededGenerator
 from psac.sampling import Poisson, Sampling
 
 Clipping = ClippingRule | AdaptivePSAC | Mapping[str, ClippingRule]

@@ -8,7 +8,7 @@ A scheme is a description; its `sampler` draws the record numbers of one step af
 
 Privacy is amplified only as far as the draw really is what the accountant was told.  Guarantees:
 
-- The law is exact.  Bits come from `generator` (see `psac.randomness`) and are compared as
+- The law is exact.  Bits come from `generator` (see `psac.noise.generators`) and are compared as
   integers.  A Poisson coin has, as a rational number, the very float that is `sampling_rate`:
   there is no rounding error to bound.  Integers have no modulo bias, subsets no tie.
 - Steps, epochs and, but for the fixed size, records are independent.  Two secure samplers never
@@ -19,9 +19,9 @@ Privacy is amplified only as far as the draw really is what the accountant was t
 
 The sizes are public: neighbouring data sets are sampled at the same q.  A record is a number: a
 person behind two of them is protected once.  Left to others: the accounting, reading the records
-(`psac.loading`), and keeping secret who was drawn, which the amplification is made of.
+(`psac.loading.dataset`), and keeping secret who was drawn, which the amplification is made of.
 
->>> from psac.randomness import SecureGenerator
+>>> from psac.noise.generators import SecureGenerator
 >>> sampler = Poisson().sampler(
 ...     num_records=5, expected_batch_size=5, generator=SecureGenerator()
 ... )
@@ -47,7 +47,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from psac.randomness import NoiseGenerator
+from psac.noise.generators import NoiseGenerator
 
 ADD_OR_REMOVE = "add or remove one record"
 REPLACE = "replace one record"

@@ -12,7 +12,7 @@ import pytest
 import torch
 from hypothesis import settings
 
-from psac.randomness import SecureGenerator
+from psac.noise.generators import SecureGenerator
 
 settings.register_profile("steady", derandomize=True, deadline=None)
 settings.register_profile("explore", max_examples=1000, deadline=None, print_blob=True)

@@ -53,7 +53,7 @@ MUTATIONS = (
         "a rule's weights are not held to its bound",
         (
             (
-                "clipping.py",
+                "clipping/rules.py",
                 "safe = weights.minimum(_largest(bound, norms))",
                 "safe = weights",
             ),
@@ -65,7 +65,7 @@ MUTATIONS = (
     ),
     Mutation(
         "rows that count for one layer are taken for another's",
-        (("gradients/ragged.py", "self.starts), pattern\n", "self.starts)\n"),),
+        (("gradients/contributions/ragged.py", "self.starts), pattern\n", "self.starts)\n"),),
         (
             "tests/gradients/test_against_the_loop.py::"
             "test_norms_and_sums_equal_the_loop[float32-other_positions_for_each_layer]",
@@ -73,14 +73,20 @@ MUTATIONS = (
     ),
     Mutation(
         "a gradient that several layers have is scaled more than once",
-        (("gradients/single.py", "return found is not None and found == ", "return True or "),),
+        (
+            (
+                "gradients/contributions/single.py",
+                "return found is not None and found == ",
+                "return True or ",
+            ),
+        ),
         (
             "tests/gradients/test_single.py::test_a_gradient_that_several_layers_have_is_scaled_for_each",
         ),
     ),
     Mutation(
         "a bias is summed by the weights of another group",
-        (("gradients/single.py", " and (self.bias is None or weights.of_all)", ""),),
+        (("gradients/contributions/single.py", " and (self.bias is None or weights.of_all)", ""),),
         ("tests/gradients/test_single.py::test_a_bias_may_have_another_rule_than_its_weight",),
     ),
     Mutation(
@@ -114,7 +120,7 @@ MUTATIONS = (
         "no noise on empty draws",
         (
             (
-                "batches.py",
+                "loading/loader.py",
                 "                private.release()\n",
                 "                private._spend(1)\n"
                 "                self.advance()\n"
@@ -217,14 +223,14 @@ MUTATIONS = (
     ),
     Mutation(
         "a batch that was written to is not noticed",
-        (("handing.py", "if checksums(self._leaves) != self._prints:", "if False:"),),
+        (("loading/handed.py", "if checksums(self._leaves) != self._prints:", "if False:"),),
         ("tests/test_private_refusals.py::test_a_batch_that_was_written_to_is_refused",),
     ),
     Mutation(
         "the function sees the whole batch",
         (
             (
-                "gradients/evaluate.py",
+                "gradients/vectorized/evaluate.py",
                 "losses = torch.vmap(one, randomness=randomness)(*inputs)",
                 "losses = one(*leaves).expand(len(leaves[0]))",
             ),
@@ -238,7 +244,7 @@ MUTATIONS = (
         "records are centred by the mean of their batch",
         (
             (
-                "gradients/evaluate.py",
+                "gradients/vectorized/evaluate.py",
                 "torch.vmap(one, randomness=randomness)(*inputs)",
                 "torch.vmap(one, randomness=randomness)(*(x - x.mean(0) for x in inputs))",
             ),
@@ -249,7 +255,13 @@ MUTATIONS = (
     ),
     Mutation(
         "all records have the same random numbers",
-        (("gradients/evaluate.py", 'randomness: str = "different"', 'randomness: str = "same"'),),
+        (
+            (
+                "gradients/vectorized/evaluate.py",
+                'randomness: str = "different"',
+                'randomness: str = "same"',
+            ),
+        ),
         ("tests/gradients/test_randomness.py::test_equal_records_have_draws_of_their_own",),
     ),
     Mutation(
@@ -262,7 +274,7 @@ MUTATIONS = (
     ),
     Mutation(
         "the comparison with plain autograd accepts any difference",
-        (("gradients/selfcheck.py", "return 5e-2 if is_half else 5e-3", "return 10.0"),),
+        (("gradients/vectorized/selfcheck.py", "return 5e-2 if is_half else 5e-3", "return 10.0"),),
         (
             "tests/gradients/test_selfcheck.py::test_norms_that_are_wrong_by_a_hundredth_are_not_used",
             "tests/gradients/test_selfcheck.py::test_sums_that_are_wrong_while_norms_are_right_are_not_used",
@@ -270,14 +282,20 @@ MUTATIONS = (
     ),
     Mutation(
         "gradients that the recorder missed are not noticed",
-        (("gradients/evaluate.py", "        if escapes:\n", "        if False:\n"),),
+        (("gradients/vectorized/evaluate.py", "        if escapes:\n", "        if False:\n"),),
         (
             "tests/gradients/test_selfcheck.py::test_parameters_that_the_recorder_does_not_see_are_noticed_and_served",
         ),
     ),
     Mutation(
         "a function may keep what it computed from its records",
-        (("gradients/watch.py", "    if not tensors:\n        return\n", "    return\n"),),
+        (
+            (
+                "gradients/isolation/watch.py",
+                "    if not tensors:\n        return\n",
+                "    return\n",
+            ),
+        ),
         (
             "tests/test_user_functions.py::test_a_function_that_keeps_what_it_computed_is_refused_at_the_first_step",
         ),
@@ -304,7 +322,7 @@ MUTATIONS = (
         "attributes of a tensor from outside are not looked at",
         (
             (
-                "gradients/recorder.py",
+                "gradients/vectorized/recorder.py",
                 "if not is_wrapped(source) and id(source) not in self.watch.known:",
                 "if False:",
             ),
@@ -315,7 +333,7 @@ MUTATIONS = (
         "an autograd.Function is not looked into",
         (
             (
-                "gradients/libraries.py",
+                "gradients/vectorized/libraries.py",
                 "return usual(interpreter, under(within, function), *operands, **kwargs)",
                 "return usual(interpreter, function, *operands, **kwargs)",
             ),
@@ -326,12 +344,12 @@ MUTATIONS = (
         "operators with a kernel in Python are taken for torch's own",
         (
             (
-                "gradients/libraries.py",
+                "gradients/vectorized/libraries.py",
                 "if name in kernels_in_python(len(torch.library._impls)):",
                 "if False:",
             ),
             (
-                "gradients/libraries.py",
+                "gradients/vectorized/libraries.py",
                 "set_vmap_fallback_enabled(with_loops)",
                 "set_vmap_fallback_enabled(True)",
             ),
@@ -353,7 +371,7 @@ MUTATIONS = (
         "nobody probes for what no walk reaches",
         (
             (
-                "gradients/probe.py",
+                "gradients/isolation/probe.py",
                 "return not are_equal(before,",
                 "return False and are_equal(before,",
             ),
@@ -399,7 +417,7 @@ MUTATIONS = (
         "the uses of a tied weight are measured one by one",
         (
             (
-                "gradients/joined.py",
+                "gradients/contributions/joined.py",
                 "squares = alone + 2 * torch.stack([value for value, _ in crossed]).sum(0)",
                 "squares = alone",
             ),
@@ -412,7 +430,7 @@ MUTATIONS = (
         "slices that overlap are measured one by one",
         (
             (
-                "gradients/joint.py",
+                "gradients/contributions/joint.py",
                 "return all(bool((grad <= 1).all()) for grad in covered.values())",
                 "return True",
             ),
@@ -473,11 +491,11 @@ MUTATIONS = (
         "sums are not rounded to the grid",
         (
             (
-                "_noise_loops.py",
+                "noise/loops.py",
                 "total.sub_(anchor).add_(noise.add_(anchor))",
                 "total.add_(noise)",
             ),
-            ("_compiling.py", "if compiler is None or", "if True or"),
+            ("native/compiling.py", "if compiler is None or", "if True or"),
         ),
         (
             "tests/test_noise.py::"
@@ -509,7 +527,13 @@ MUTATIONS = (
     ),
     Mutation(
         "only the last checkpoint of a run counts its steps",
-        (("journal.py", "        self._forget_deleted()\n", "        self._files = {}\n"),),
+        (
+            (
+                "checkpoint/journal.py",
+                "        self._forget_deleted()\n",
+                "        self._files = {}\n",
+            ),
+        ),
         (
             "tests/test_checkpoint.py::"
             "test_every_checkpoint_of_a_run_counts_what_was_released_after_it[no links]",
@@ -517,7 +541,7 @@ MUTATIONS = (
     ),
     Mutation(
         "a rule may compute a weight from other samples",
-        (("clipping.py", "read = type(rule) in _READ", "read = True"),),
+        (("clipping/rules.py", "read = type(rule) in _READ", "read = True"),),
         ("tests/test_clipping.py::test_a_rule_that_looks_at_other_samples_is_refused",),
     ),
     Mutation(

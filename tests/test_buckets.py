@@ -15,9 +15,9 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import default_collate
 
-from psac.collation import IsolatedCollate
-from psac.collation.buckets import ByLength, by_length
 from psac.gradients.errors import NotIsolated, PrivacyError
+from psac.loading.collation import IsolatedCollate
+from psac.loading.collation.buckets import ByLength, by_length
 
 Pair = collections.namedtuple("Pair", "ids labels")
 

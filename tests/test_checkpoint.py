@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 import psac
-from psac.checkpoint import CheckpointError, journal_of, packed, unpacked
+from psac.checkpoint.saving import CheckpointError, journal_of, packed, unpacked
 from tests.interrupted_run import loss, make, step_through
 
 pytestmark = [
@@ -118,7 +118,7 @@ def spent_when_loaded(path: Path) -> int:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         psac.load_checkpoint(path, private, scheduler=scheduler)
-    lost = private.ledger.steps - psac.checkpoint.read(path)["private"]["step"]
+    lost = private.ledger.steps - psac.checkpoint.saving.read(path)["private"]["step"]
     assert any(f"{lost} steps ran after" in str(w.message) for w in caught) == (lost > 0)
     return private.ledger.steps
 
@@ -348,7 +348,7 @@ def test_a_secure_checkpoint_holds_what_was_released_and_settings_alone(tmp_path
     private, scheduler = make(seed=None)
     step_through(private, scheduler, until=2)
     psac.save_checkpoint(path, private, scheduler=scheduler)
-    content = psac.checkpoint.read(path)
+    content = psac.checkpoint.saving.read(path)
     known = {"private", "model", "optimizer", "optimizer_type", "others", "extra"}
     assert content.keys() == known
     assert content["private"]["noise"] is None

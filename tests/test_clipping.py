@@ -10,9 +10,10 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from psac import NSGD, PSAC, Abadi, AutoS, AutoV, ClippingRule, Custom, PrivacyError, clipping
-from psac.clipping import SHRINK, safe_weights
-from psac.own_rules import probes
+from psac import NSGD, PSAC, Abadi, AutoS, AutoV, ClippingRule, Custom, PrivacyError
+from psac.clipping import rules as clipping
+from psac.clipping.own_rules import probes
+from psac.clipping.rules import SHRINK, safe_weights
 
 FLOAT32_MAX = torch.finfo(torch.float32).max
 PROBES = probes(torch.zeros(())).tolist()

@@ -16,10 +16,10 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader, default_collate
 
-from psac.collation import IsolatedCollate
-from psac.collation import isolated as collation
-from psac.collation.check import Check
 from psac.gradients.errors import NotIsolated, PrivacyError
+from psac.loading.collation import IsolatedCollate
+from psac.loading.collation import isolated as collation
+from psac.loading.collation.check import Check
 
 LENGTHS = [3, 5, 2, 4, 6, 3, 5]
 Pair = collections.namedtuple("Pair", "inputs labels")

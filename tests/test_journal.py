@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from psac.journal import Journal, run_of, spent_in, steps_in
+from psac.checkpoint.journal import Journal, run_of, spent_in, steps_in
 
 RUN, OTHER = "0123456789abcdef", "fedcba9876543210"
 

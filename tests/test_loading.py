@@ -24,8 +24,8 @@ from torch.utils.data import (
     default_collate,
 )
 
-from psac.loading import KEPT, dataset_of, loader_over
-from psac.randomness import SecureGenerator
+from psac.loading.dataset import KEPT, dataset_of, loader_over
+from psac.noise.generators import SecureGenerator
 from psac.sampling import Poisson, physical_batches
 
 BATCHES = [[4, 0, 9], [7], [2, 2], [1, 3, 5, 6]]

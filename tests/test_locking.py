@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from psac import locking
-from psac.locking import Locked, locked
+from psac.checkpoint import locking
+from psac.checkpoint.locking import Locked, locked
 
 ROOT = Path(__file__).parents[1]
 HOLD = """

@@ -9,7 +9,7 @@ import torch
 from benchmarks import records, survey, survey_page
 from benchmarks.models import FAMILIES, MODELS, RECORDS
 from psac.gradients import Evaluator, trees
-from psac.gradients.selfcheck import distance
+from psac.gradients.vectorized.selfcheck import distance
 
 FEW = 4
 KEPT = survey.load(records.ROOT / "results" / "bench")

@@ -15,8 +15,11 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from scipy import stats
 from torch import Tensor
 
-from psac import _compiling, _noise_loops, noise, randomness
-from psac.noise import (
+from psac.native import compiling
+from psac.noise import gaussian as noise
+from psac.noise import generators as randomness
+from psac.noise import loops as noise_loops
+from psac.noise.gaussian import (
     InsecureNoiseWarning,
     SecureGenerator,
     SeededGenerator,
@@ -30,7 +33,7 @@ MILLION = 1_000_000
 @pytest.fixture(autouse=True)
 def loops(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Either inner loop on demand, by `@each_loop`; else the one that the library chooses."""
-    choice = {"torch": _noise_loops.TorchLoops, "compiled": _noise_loops.compiled}
+    choice = {"torch": noise_loops.TorchLoops, "compiled": noise_loops.compiled}
     if hasattr(request, "param"):
         chosen = choice[request.param]()
         if chosen is None:
@@ -89,15 +92,15 @@ def test_tails_have_the_right_mass_up_to_the_largest_of_ten_million():
 @each_loop
 def test_the_extreme_words_give_finite_noise_and_the_stated_largest_value():
     extremes = torch.tensor([0, 1, -1, 2**63 - 1, -(2**63), 2**62, -(2**62), 2**61, -(2**61)])
-    pairs = torch.zeros(2, 2 * _noise_loops.BLOCK, dtype=torch.int64)
+    pairs = torch.zeros(2, 2 * noise_loops.BLOCK, dtype=torch.int64)
     pairs[:, : len(extremes) ** 2] = torch.cartesian_prod(extremes, extremes).T  # Radius, angle.
     words = torch.cat(pairs.chunk(2, dim=1)).flatten()
     out = torch.zeros(len(words), dtype=torch.float64)
-    law = _noise_loops.Law(1.0, grid(1.0), 1.0)
+    law = noise_loops.Law(1.0, grid(1.0), 1.0)
     noise._loops().add_words(words, torch.zeros_like(out), out, law)
     assert out.isfinite().all()
     again = torch.zeros_like(out)
-    _noise_loops.TorchLoops().add_words(words, torch.zeros_like(out), again, law)
+    noise_loops.TorchLoops().add_words(words, torch.zeros_like(out), again, law)
     assert torch.allclose(out, again, rtol=0, atol=law.grid)
     assert out.abs().max().item() == pytest.approx(math.sqrt(2 * 64 * math.log(2)), rel=1e-7)
 
@@ -112,7 +115,7 @@ def test_entries_steps_and_streams_are_uncorrelated():
     correlation = torch.corrcoef(torch.cat([rows, rows**2]))
     assert (correlation - torch.eye(len(correlation))).abs().max() < bound
     # Within a row: neighbours, the two of a Box-Muller pair, chunks; squares as well.
-    for lag in (1, 2, _noise_loops.BLOCK, 2 * _noise_loops.BLOCK, noise.CHUNK):
+    for lag in (1, 2, noise_loops.BLOCK, 2 * noise_loops.BLOCK, noise.CHUNK):
         for row in (rows[0], rows[0] ** 2 - 1):
             assert abs((row[lag:] * row[:-lag]).mean().item()) < 2 * bound, lag
 
@@ -209,7 +212,7 @@ def test_a_sum_out_of_range_is_clamped_and_nan_stays():
 
 @each_loop
 def test_the_noise_is_box_muller_on_the_words_of_aes_counter_mode():
-    generator, block = seeded(17), _noise_loops.BLOCK
+    generator, block = seeded(17), noise_loops.BLOCK
     key, nonce = generator._key, generator.counter
     total = torch.zeros(4 * block - 3, dtype=torch.float64)
     add_noise_([total], std=1.0, generator=generator)
@@ -232,14 +235,14 @@ def test_the_noise_is_box_muller_on_the_words_of_aes_counter_mode():
     assert total.tolist() == pytest.approx(expected[: len(total)], rel=0, abs=grid(1.0))
 
 
-def differing_steps(one: _noise_loops.Loops, other: _noise_loops.Loops) -> Tensor:
+def differing_steps(one: noise_loops.Loops, other: noise_loops.Loops) -> Tensor:
     """By how many steps of the grid the noise of two loops differs, over a million numbers."""
-    key, law = bytes(range(16)), _noise_loops.Law(1.0, grid(1.0), 1.0)
+    key, law = bytes(range(16)), noise_loops.Law(1.0, grid(1.0), 1.0)
     sizes = [MILLION, 1, 700, 65, 0, 128]
     results = []
     for loops in (one, other):
         sums = [torch.zeros(size, dtype=torch.float64) for size in sizes]
-        streams = _noise_loops.Streams(key, 2**32 - 5)  # The nonces pass 2^32.
+        streams = noise_loops.Streams(key, 2**32 - 5)  # The nonces pass 2^32.
         loops.add_noise(streams, noise._pieces(sizes), sums, sums, law)
         results.append(torch.cat(sums) / law.grid)
     assert results[0].count_nonzero() > MILLION
@@ -257,13 +260,13 @@ def test_the_compiled_loop_equals_the_torch_loop_but_for_rare_single_steps(
     wrapper.write_text(f'#!/bin/sh\nexec {compiler} "$@" {flags}\n')
     wrapper.chmod(0o755)
     monkeypatch.setenv("CC", str(wrapper))
-    library = _compiling.library.__wrapped__(_noise_loops.SOURCE)
+    library = compiling.library.__wrapped__(noise_loops.SOURCE)
     if library is None:
         pytest.skip(f"the compiler does not know {flags}")
-    compiled = _noise_loops.CompiledLoops(library)
+    compiled = noise_loops.CompiledLoops(library)
     assert not (flags == "-mno-aes" and compiled._makes_keystream)
-    definition = _noise_loops.TorchLoops()
-    assert _noise_loops._agree(compiled, definition)
+    definition = noise_loops.TorchLoops()
+    assert noise_loops._agree(compiled, definition)
     steps = differing_steps(compiled, definition)
     assert steps.abs().max() <= 1
     assert steps.count_nonzero() < 20
@@ -272,22 +275,22 @@ def test_the_compiled_loop_equals_the_torch_loop_but_for_rare_single_steps(
 def test_where_there_is_a_compiler_the_compiled_loop_is_used():
     if shutil.which(os.environ.get("CC", "cc")) is None or "PSAC_NO_COMPILE" in os.environ:
         pytest.skip("no C compiler here")
-    assert isinstance(noise._loops(), _noise_loops.CompiledLoops)
+    assert isinstance(noise._loops(), noise_loops.CompiledLoops)
 
 
 def test_a_compiler_that_breaks_the_rounding_is_not_trusted():
-    class Careless(_noise_loops.TorchLoops):
+    class Careless(noise_loops.TorchLoops):
         def add_words(self, words, sums, out, law):
             out.copy_((sums + self.gaussians(words, law.std)[: len(sums)]) * law.scale)
 
-    assert not _noise_loops._agree(Careless(), _noise_loops.TorchLoops())
-    assert _noise_loops._agree(_noise_loops.TorchLoops(), _noise_loops.TorchLoops())
+    assert not noise_loops._agree(Careless(), noise_loops.TorchLoops())
+    assert noise_loops._agree(noise_loops.TorchLoops(), noise_loops.TorchLoops())
 
 
 def test_without_a_compiler_the_library_uses_torch(monkeypatch):
     monkeypatch.setenv("CC", "no-such-compiler")
-    monkeypatch.setattr(_compiling, "library", _compiling.library.__wrapped__)
-    assert _noise_loops.compiled.__wrapped__() is None
+    monkeypatch.setattr(compiling, "library", compiling.library.__wrapped__)
+    assert noise_loops.compiled.__wrapped__() is None
 
 
 def test_the_number_of_threads_changes_nothing(monkeypatch):
@@ -390,7 +393,7 @@ def test_secure_generators_and_calls_differ():
 
 
 @pytest.mark.skipif(
-    not hasattr(os, "fork") or _noise_loops.compiled() is None,
+    not hasattr(os, "fork") or noise_loops.compiled() is None,
     reason="no fork here, or torch's threads, which do not survive one",
 )
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
@@ -489,8 +492,8 @@ def test_no_stream_is_handed_out_twice(monkeypatch):
         seen.append((key, nonce))
         write(key, nonce, zeros, stream)
 
-    monkeypatch.setattr(_noise_loops, "write_keystream", record)
-    monkeypatch.setattr(noise, "_loops", _noise_loops.TorchLoops)
+    monkeypatch.setattr(noise_loops, "write_keystream", record)
+    monkeypatch.setattr(noise, "_loops", noise_loops.TorchLoops)
     for generator in (seeded(16), SecureGenerator()):
         for _ in range(3):
             add_noise_([torch.zeros(3 * noise.CHUNK), torch.zeros(7)], std=1.0, generator=generator)

@@ -15,8 +15,8 @@ import pytest
 import torch
 
 import psac
-from psac.journal import journal_of, spent_beside
-from psac.releases import record_of, spent_on_record, state_directory
+from psac.checkpoint.journal import journal_of, spent_beside
+from psac.checkpoint.releases import record_of, spent_on_record, state_directory
 from tests.interrupted_run import make, step_through
 
 pytestmark = [
@@ -334,7 +334,7 @@ def test_records_are_where_the_platform_keeps_states(monkeypatch, platform, vari
         monkeypatch.delenv(name, raising=False)
     for name, value in {"HOME": "/home/me", **variables}.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr("psac.releases.sys.platform", platform)
+    monkeypatch.setattr("psac.checkpoint.releases.sys.platform", platform)
     assert state_directory() == Path(expected)
 
 

@@ -19,7 +19,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy import stats
 
-from psac.randomness import InsecureNoiseWarning, NoiseGenerator, SecureGenerator, SeededGenerator
+from psac.noise.generators import (
+    InsecureNoiseWarning,
+    NoiseGenerator,
+    SecureGenerator,
+    SeededGenerator,
+)
 from psac.sampling import (
     REFUSED,
     SCHEMES,

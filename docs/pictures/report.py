@@ -13,7 +13,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from psac.reporting import report
+from psac.app.reporting import report
 
 PICTURE = Path(__file__).with_suffix(".png")
 WIDTH, HEIGHT, GAP, SCALE = 1180, 1500, 30, 0.6

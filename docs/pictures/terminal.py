@@ -20,8 +20,8 @@ from typing import Any
 from rich._export_format import CONSOLE_SVG_FORMAT
 from rich.console import Console
 
-from psac.cli import demo, live, pricing, train, view
-from psac.cli.app import main
+from psac.app.cli import demo, live, pricing, train, view
+from psac.app.cli.app import main
 
 HERE = Path(__file__).resolve().parent
 WIDTH = 92

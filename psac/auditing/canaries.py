@@ -23,7 +23,7 @@ from torch.utils.data import ConcatDataset, Dataset, Subset
 
 from psac.auditing.bounds import Bound, Vector, one_run_lower_bound
 from psac.auditing.step import coins
-from psac.loading import dataset_of
+from psac.loading.dataset import dataset_of
 
 
 class Canaries:

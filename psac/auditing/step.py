@@ -29,8 +29,8 @@ import torch
 from torch import Tensor, nn
 
 from psac.auditing.bounds import Bound, clopper_pearson_lower_bound, gaussian_lower_bound
+from psac.noise.generators import InsecureNoiseWarning, SecureGenerator, SeededGenerator
 from psac.private import Clipping, make_private
-from psac.randomness import InsecureNoiseWarning, SecureGenerator, SeededGenerator
 
 HUGE = 1e6
 

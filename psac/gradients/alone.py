@@ -21,23 +21,29 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from . import trees
-from .chance import own_generators
-from .checksums import checksums
-from .errors import PrivacyError
-from .evaluate import Evaluation, LossFunction, gradient_of, one_number, own_copy
-from .libraries import (
+from psac.gradients import trees
+from psac.gradients.errors import PrivacyError
+from psac.gradients.isolation.checksums import checksums
+from psac.gradients.isolation.generators import own_generators
+from psac.gradients.isolation.outside import Outside, Snapshot, code_of
+from psac.gradients.isolation.state import State, refuse_memory
+from psac.gradients.isolation.watch import Watch, refuse_remains, storage_of
+from psac.gradients.measured import Measured
+from psac.gradients.vectorized.evaluate import (
+    Evaluation,
+    LossFunction,
+    gradient_of,
+    one_number,
+    own_copy,
+)
+from psac.gradients.vectorized.libraries import (
     OPERATORS,
     refuse_operator_in_python,
     refuse_seeding,
     without_checkpoints,
     without_seeding,
 )
-from .measured import Measured
-from .outside import Outside, Snapshot, code_of
-from .recorder import tensors_in
-from .state import State, refuse_memory
-from .watch import Watch, refuse_remains, storage_of
+from psac.gradients.vectorized.recorder import tensors_in
 
 TORCH: Any = torch._C
 SECRET_STEPS = 16  # one of so many is computed twice, though its function is known

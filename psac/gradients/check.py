@@ -19,13 +19,13 @@ import torch
 from torch import nn
 from torch._C import _functorch  # type: ignore[attr-defined]
 
-from . import trees
-from .errors import SlowPathWarning
-from .evaluate import Evaluation, LossFunction
-from .evaluator import Evaluator
-from .groups import TOGETHER
-from .selfcheck import COMPARED, distance
-from .training import trainable
+from psac.gradients import trees
+from psac.gradients.errors import SlowPathWarning
+from psac.gradients.evaluator import Evaluator
+from psac.gradients.groups import TOGETHER
+from psac.gradients.isolation.eligibility import trainable
+from psac.gradients.vectorized.evaluate import Evaluation, LossFunction
+from psac.gradients.vectorized.selfcheck import COMPARED, distance
 
 # How a way of evaluation keeps records apart.
 ISOLATION = {

@@ -20,13 +20,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..clipping import ClippingRule, safe_weights
-from . import trees
-from .errors import PrivacyError
-from .evaluate import Evaluation, LossFunction
-from .evaluator import Evaluator
-from .groups import TOGETHER, Groups
-from .precision import summed_in
+from psac.clipping.rules import ClippingRule, safe_weights
+from psac.gradients import trees
+from psac.gradients.errors import PrivacyError
+from psac.gradients.evaluator import Evaluator
+from psac.gradients.groups import TOGETHER, Groups
+from psac.gradients.precision import summed_in
+from psac.gradients.vectorized.evaluate import Evaluation, LossFunction
 
 
 @dataclass(frozen=True, kw_only=True)

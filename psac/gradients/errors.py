@@ -9,7 +9,7 @@ from types import TracebackType
 
 import torch
 
-from ..errors import PrivacyError, PrivacyWarning
+from psac.errors import PrivacyError, PrivacyWarning
 
 __all__ = ["NotIsolated", "NotVectorized", "PrivacyError", "PrivacyWarning", "SlowPathWarning"]
 # Code that is not the user's: torch, psac, Python itself.

@@ -25,10 +25,11 @@ from torch._C import _functorch  # type: ignore[attr-defined]
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
 
-from . import trees
-from .alone import OneByOne
-from .batched import Batched
-from .errors import (
+from psac.gradients import trees
+from psac.gradients.alone import OneByOne
+from psac.gradients.batched.evaluate import Batched
+from psac.gradients.batched.isolation import Schedule
+from psac.gradients.errors import (
     NotVectorized,
     PrivacyError,
     PrivacyWarning,
@@ -36,14 +37,13 @@ from .errors import (
     announce_paths,
     place_of,
 )
-from .evaluate import Evaluation, LossFunction, Vectorized
-from .isolation import Schedule
-from .libraries import refuse_overridden_operators
-from .outside import Outside, code_of
-from .selfcheck import distance, tolerance
-from .state import State
-from .training import survey, trainable
-from .watch import refuse_remains
+from psac.gradients.isolation.eligibility import survey, trainable
+from psac.gradients.isolation.outside import Outside, code_of
+from psac.gradients.isolation.state import State
+from psac.gradients.isolation.watch import refuse_remains
+from psac.gradients.vectorized.evaluate import Evaluation, LossFunction, Vectorized
+from psac.gradients.vectorized.libraries import refuse_overridden_operators
+from psac.gradients.vectorized.selfcheck import distance, tolerance
 
 CHANGED = "The loss function read something from outside that changed between two steps."
 

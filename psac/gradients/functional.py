@@ -18,11 +18,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..clipping import Abadi, ClippingRule
-from . import trees
-from .clipped import ClippedSum
-from .evaluate import LossFunction
-from .evaluator import Evaluator
+from psac.clipping.rules import Abadi, ClippingRule
+from psac.gradients import trees
+from psac.gradients.clipped import ClippedSum
+from psac.gradients.evaluator import Evaluator
+from psac.gradients.vectorized.evaluate import LossFunction
 
 
 def per_sample_norms(

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
-from .errors import PrivacyError
+from psac.gradients.errors import PrivacyError
 
 
 @dataclass(frozen=True)

@@ -12,12 +12,12 @@ from collections.abc import Iterable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from .cluster import Alone, Cluster, Joint
-from .contributions import Budget, Contribution, Dense, square_sum
-from .groups import Groups
-from .joined import joined
-from .precision import in_double, without_autocast
-from .weights import Weights
+from psac.gradients.contributions.base import Budget, Contribution, Dense, square_sum
+from psac.gradients.contributions.cluster import Alone, Cluster, Joint
+from psac.gradients.contributions.joined import joined
+from psac.gradients.contributions.weights import Weights
+from psac.gradients.groups import Groups
+from psac.gradients.precision import in_double, without_autocast
 
 # What gradients that are kept may add to the memory of a step: a share of the activations that it
 # holds anyway.

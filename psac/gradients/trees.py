@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from .errors import PrivacyError
+from psac.gradients.errors import PrivacyError
 
 
 def map_tensors(tree: Any, function: Callable[[Tensor], Any]) -> Any:

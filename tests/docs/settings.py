@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import dataclasses
 
-from psac.cli.settings import SETTINGS
+from psac.app.cli.settings import SETTINGS
+from psac.app.training.recipe import CHOICES, FLAGS, NEEDED, RANGES, TABLES, WHOLE, Recipe
 from psac.sampling import SCHEMES
-from psac.training.recipe import CHOICES, FLAGS, NEEDED, RANGES, TABLES, WHOLE, Recipe
 
 HEAD = ["| setting | default | values | |", "|---|---|---|---|"]
 BUDGET = ("epsilon", "noise_multiplier")

@@ -8,7 +8,7 @@ import shlex
 import pytest
 import typer
 
-from psac.cli.app import app
+from psac.app.cli.app import app
 from tests.docs.markdown import PAGES, ROOT, blocks, inline, name, prose
 
 

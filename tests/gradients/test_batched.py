@@ -15,14 +15,14 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from psac.errors import PrivacyError
 from psac.gradients import trees
-from psac.gradients.batched import Batched
+from psac.gradients.batched.evaluate import Batched
+from psac.gradients.batched.isolation import Schedule, refuse_mixing
+from psac.gradients.batched.owners import Codes, Mixed, Owners
 from psac.gradients.errors import NotIsolated, NotVectorized
-from psac.gradients.evaluate import Evaluation
 from psac.gradients.groups import TOGETHER
-from psac.gradients.isolation import Schedule, refuse_mixing
-from psac.gradients.outside import Outside
-from psac.gradients.rows.owners import Codes, Mixed, Owners
-from psac.gradients.training import trainable
+from psac.gradients.isolation.eligibility import trainable
+from psac.gradients.isolation.outside import Outside
+from psac.gradients.vectorized.evaluate import Evaluation
 from tests import oracles
 
 Built = tuple[nn.Module, Callable[..., Tensor], Any]  # model, function of the batch, batch

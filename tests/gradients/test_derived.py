@@ -8,9 +8,10 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrizations import orthogonal, weight_norm
 
 import psac
-from psac.gradients import ClippedSum, Evaluator, derived, joint
-from psac.gradients.single import Single
-from psac.gradients.weights import Weights
+from psac.gradients import ClippedSum, Evaluator
+from psac.gradients.contributions import derived, joint
+from psac.gradients.contributions.single import Single
+from psac.gradients.contributions.weights import Weights
 from tests import oracles
 from tests.gradients.cases import CASES
 

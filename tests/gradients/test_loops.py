@@ -10,10 +10,12 @@ from hypothesis import strategies as st
 from torch import nn
 
 import psac
-from psac import _compiling
-from psac.gradients import contributions, lookup, loops, ragged, single
-from psac.gradients.loops import CANCELLATION, Geometry
+from psac.gradients.contributions import base as contributions
+from psac.gradients.contributions import lookup, ragged, single
+from psac.gradients.kernels import loops
+from psac.gradients.kernels.loops import CANCELLATION, Geometry
 from psac.gradients.rules import normalization, patches, plane
+from psac.native import compiling as _compiling
 from tests.gradients.cases import CASES
 from tests.gradients.test_against_the_loop import IGNORED, hold_to_the_loop
 

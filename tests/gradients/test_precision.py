@@ -17,8 +17,9 @@ from torch.utils.data import TensorDataset
 
 import psac
 import psac.private
-from psac.gradients import ClippedSum, Evaluator, joint, measured
-from psac.gradients.loops import loops
+from psac.gradients import ClippedSum, Evaluator, measured
+from psac.gradients.contributions import joint
+from psac.gradients.kernels.loops import loops
 from psac.gradients.precision import pieces
 from tests import oracles
 

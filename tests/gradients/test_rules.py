@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from psac.gradients import Evaluator
-from psac.gradients.recorder import Recorder
 from psac.gradients.rules import FUNCTIONS, RULES
+from psac.gradients.vectorized.recorder import Recorder
 from tests.gradients.cases import CASES
 from tests.gradients.test_randomness import MODELS as RANDOM
 from tests.gradients.test_randomness import loss as loss_of_random

@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 import psac
 from psac.gradients import ClippedSum, Evaluator
-from psac.gradients.contributions import Dense
+from psac.gradients.contributions.base import Dense
+from psac.gradients.contributions.single import Single
 from psac.gradients.rules import RULES
-from psac.gradients.single import Single
 from tests import oracles
 from tests.gradients.table import squares
 from tests.gradients.test_against_the_loop import hold_to_the_loop

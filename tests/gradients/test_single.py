@@ -7,8 +7,9 @@ import torch
 from torch import Tensor, nn
 
 import psac
-from psac.gradients import ClippedSum, Evaluator, memory
-from psac.gradients.weights import Weights
+from psac.gradients import ClippedSum, Evaluator
+from psac.gradients.contributions import memory
+from psac.gradients.contributions.weights import Weights
 from tests import oracles
 from tests.gradients.test_clipped_sums import close, data, expected, loss, network
 
@@ -104,7 +105,7 @@ def test_references_are_counted():
 
 
 def test_where_references_cannot_be_counted_gradients_are_copied(monkeypatch):
-    monkeypatch.setattr("psac.gradients.single.references", lambda tensor: None)
+    monkeypatch.setattr("psac.gradients.contributions.single.references", lambda tensor: None)
     model, batch, made = network(), data(), copies(monkeypatch)
     close(sums_of(model, batch), expected(model, batch, HARD))
     assert made

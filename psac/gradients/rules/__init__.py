@@ -18,8 +18,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import attention, chance, convolution, derivatives, embedding, layout, losses, matrix
-from . import normalization, recurrent, values
+from psac.gradients.rules import (
+    attention,
+    chance,
+    convolution,
+    derivatives,
+    embedding,
+    layout,
+    losses,
+    matrix,
+)
+from psac.gradients.rules import normalization, recurrent, values
 
 Rule = Callable[..., Any]
 FUNCTIONS_OF_TORCH: Any = torch._C._VariableFunctions  # type: ignore[attr-defined]

@@ -8,10 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .physical import are_records, physically
+from psac.gradients.rules.physical import are_records, physically
 
 if TYPE_CHECKING:
-    from ..recorder import Recorder
+    from psac.gradients.vectorized.recorder import Recorder
 
 
 def attention(

@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from ..errors import PACKAGES
-from .physical import are_records, physically
+from psac.gradients.errors import PACKAGES
+from psac.gradients.rules.physical import are_records, physically
 
 if TYPE_CHECKING:
-    from ..recorder import Recorder
+    from psac.gradients.vectorized.recorder import Recorder
 
 Place = tuple[CodeType, int]  # a line of code
 FUNCTIONS: Any = torch._C._VariableFunctions  # type: ignore[attr-defined]

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..contributions import Bias
-from ..precision import as_autocast, wide
-from .patches import Patches, Settings
-from .physical import are_records, detached, physically, shaped
+from psac.gradients.contributions.base import Bias
+from psac.gradients.precision import as_autocast, wide
+from psac.gradients.rules.patches import Patches, Settings
+from psac.gradients.rules.physical import are_records, detached, physically, shaped
 
 if TYPE_CHECKING:
-    from ..recorder import Recorder, Uses
+    from psac.gradients.vectorized.recorder import Recorder, Uses
 
 Sizes = int | Sequence[int]
 

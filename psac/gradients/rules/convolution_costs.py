@@ -15,7 +15,7 @@ import functools
 import math
 from typing import NamedTuple
 
-from ..loops import Geometry
+from psac.gradients.kernels.loops import Geometry
 
 SMALL_PRODUCTS = 4000.0  # what the Gram products of a sample take, however small
 PANEL = 48  # places that the compiled Gram of pixels copies at a time

@@ -17,11 +17,11 @@ import torch
 from torch import Tensor
 from torch._C import _functorch  # type: ignore[attr-defined]
 
-from ..errors import NotVectorized
-from .physical import are_records, physically
+from psac.gradients.errors import NotVectorized
+from psac.gradients.rules.physical import are_records, physically
 
 if TYPE_CHECKING:
-    from ..recorder import Recorder
+    from psac.gradients.vectorized.recorder import Recorder
 
 
 class NeedsCopies(Exception):

@@ -9,11 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..lookup import Lookup
-from .physical import are_records, detached, physically, shaped
+from psac.gradients.contributions.lookup import Lookup
+from psac.gradients.rules.physical import are_records, detached, physically, shaped
 
 if TYPE_CHECKING:
-    from ..recorder import Recorder, Uses
+    from psac.gradients.vectorized.recorder import Recorder, Uses
 
 
 def embedding(

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from .physical import are_records, physically
+from psac.gradients.rules.physical import are_records, physically
 
 if TYPE_CHECKING:
-    from ..recorder import Recorder
+    from psac.gradients.vectorized.recorder import Recorder
 
 OF_CHANNELS = (torch.channels_last, torch.channels_last_3d)
 

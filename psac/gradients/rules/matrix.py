@@ -16,14 +16,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..contributions import Outer
-from ..precision import as_autocast
-from ..ragged import Ragged, without_zero_rows
-from ..single import Single
-from .physical import are_records, detached, physically, shaped
+from psac.gradients.contributions.base import Outer
+from psac.gradients.contributions.ragged import Ragged, without_zero_rows
+from psac.gradients.contributions.single import Single
+from psac.gradients.precision import as_autocast
+from psac.gradients.rules.physical import are_records, detached, physically, shaped
 
 if TYPE_CHECKING:
-    from ..recorder import Recorder, Uses
+    from psac.gradients.vectorized.recorder import Recorder, Uses
 
 
 def linear(rec: Recorder, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Any:

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from ..contributions import Dense
-from ..loops import loops
-from ..memory import SCRATCH_BYTES, scratch, slices
-from ..precision import wide
-from .physical import are_records, detached, physically, shaped
+from psac.gradients.contributions.base import Dense
+from psac.gradients.contributions.memory import SCRATCH_BYTES, scratch, slices
+from psac.gradients.kernels.loops import loops
+from psac.gradients.precision import wide
+from psac.gradients.rules.physical import are_records, detached, physically, shaped
 
 if TYPE_CHECKING:
-    from ..recorder import Recorder, Uses
+    from psac.gradients.vectorized.recorder import Recorder, Uses
 
 
 def served(rec: Recorder, input: Tensor, *parameters: Tensor | None) -> bool:

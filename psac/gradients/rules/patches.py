@@ -28,13 +28,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..contributions import Bias, Budget, Dense, square_sum
-from ..loops import CHUNKS
-from ..memory import TEMPORARY_BYTES, slices
-from ..precision import wide
-from ..weights import Weights
-from .convolution_costs import Sizes, cheapest, sums_directly
-from .plane import Plane
+from psac.gradients.contributions.base import Bias, Budget, Dense, square_sum
+from psac.gradients.contributions.memory import TEMPORARY_BYTES, slices
+from psac.gradients.contributions.weights import Weights
+from psac.gradients.kernels.loops import CHUNKS
+from psac.gradients.precision import wide
+from psac.gradients.rules.convolution_costs import Sizes, cheapest, sums_directly
+from psac.gradients.rules.plane import Plane
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..contributions import (
+from psac.gradients.contributions.base import (
     Bias,
     Budget,
     Outer,
@@ -25,11 +25,11 @@ from ..contributions import (
     rows,
     square_sum,
 )
-from ..loops import Geometry, GramSum, Loops, loops
-from ..memory import SCRATCH_BYTES, scratch, slices
+from psac.gradients.contributions.memory import SCRATCH_BYTES, scratch, slices
+from psac.gradients.kernels.loops import Geometry, GramSum, Loops, loops
 
 if TYPE_CHECKING:
-    from .patches import Patches
+    from psac.gradients.rules.patches import Patches
 
 CACHE_BYTES = 2 * 2**20  # temporaries that are added to again and again should stay in the cache
 

@@ -13,12 +13,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .matrix import of_product
-from .physical import are_records, detached, physically
-from .recurrence import Gru, Lstm, Plain, Weights
+from psac.gradients.rules.matrix import of_product
+from psac.gradients.rules.physical import are_records, detached, physically
+from psac.gradients.rules.recurrence import Gru, Lstm, Plain, Weights
 
 if TYPE_CHECKING:
-    from ..recorder import Recorder, Uses
+    from psac.gradients.vectorized.recorder import Recorder, Uses
 
 # (gates from the inputs, gates from the hidden state, state) -> state; its first is the output
 Cell = Callable[[Tensor, Tensor, tuple[Tensor, ...]], tuple[Tensor, ...]]

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from .chance import NeedsSharing
-from .embedding import getitem as row_of_table
-from .physical import are_records, physically
-from .writing import is_mask, setitem_of_one_value
+from psac.gradients.rules.chance import NeedsSharing
+from psac.gradients.rules.embedding import getitem as row_of_table
+from psac.gradients.rules.physical import are_records, physically
+from psac.gradients.rules.writing import is_mask, setitem_of_one_value
 
 if TYPE_CHECKING:
-    from ..recorder import Recorder
+    from psac.gradients.vectorized.recorder import Recorder
 
 WHOLE = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from .physical import are_records
+from psac.gradients.rules.physical import are_records
 
 if TYPE_CHECKING:
-    from ..recorder import Recorder
+    from psac.gradients.vectorized.recorder import Recorder
 
 
 def setitem_of_one_value(rec: Recorder, tensor: Tensor, index: Any, value: Any) -> Any:

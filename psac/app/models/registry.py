@@ -1,0 +1,74 @@
+"""A network by its name: `build("cnn", input_shape=(1, 28, 28), classes=10)`.
+
+Guarantees for every network here: it maps inputs [n, *input_shape] to scores [n, classes]; a
+sample's scores depend on that sample alone (no BatchNorm), so that the engine takes it as it is;
+names, settings and shapes that do not fit are refused with those that do.  Initial weights come
+from torch's generator and are public.
+
+To add a network: one file, one line in `MODELS`, one row in the table of tests/app/models.
+
+>>> sum(p.numel() for p in build("cnn", input_shape=(1, 28, 28), classes=10).parameters())
+26010
+>>> names()
+['cnn', 'linear', 'mlp', 'resnet9']
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from torch import nn
+
+from psac.app.models.cnn import cnn
+from psac.app.models.linear import linear
+from psac.app.models.mlp import mlp
+from psac.app.models.resnet9 import resnet9
+
+MODELS: dict[str, Callable[..., nn.Module]] = {
+    "cnn": cnn,
+    "linear": linear,
+    "mlp": mlp,
+    "resnet9": resnet9,
+}
+
+
+def names() -> list[str]:
+    return sorted(MODELS)
+
+
+def build(name: str, *, input_shape: tuple[int, ...], classes: int, **settings: Any) -> nn.Module:
+    """A new network for inputs of this shape, without the batch, and so many classes."""
+    check_settings(name, settings)
+    _check_sizes(input_shape, classes)
+    return MODELS[name](tuple(input_shape), classes, **settings)
+
+
+def check_settings(name: str, settings: Iterable[str]) -> None:
+    """Refuses a network that is not known, or settings that it does not have."""
+    if name not in MODELS:
+        raise ValueError(_unknown("model", name, MODELS))
+    known = list(inspect.signature(MODELS[name]).parameters)[2:]
+    for setting in settings:
+        if setting not in known:
+            raise ValueError(_unknown(f"{name} setting", setting, known))
+
+
+def _check_sizes(input_shape: tuple[int, ...], classes: Any) -> None:
+    if not input_shape or min(input_shape) < 1:
+        raise ValueError(
+            f"input_shape is {tuple(input_shape)}: give the shape of one input, without the batch, "
+            "such as (1, 28, 28) for images or (64,) for features."
+        )
+    if isinstance(classes, bool) or not isinstance(classes, int) or classes < 2:
+        raise ValueError(f"classes is {classes!r}: it must be an integer, 2 or above.")
+
+
+def _unknown(what: str, name: str, known: Iterable[str]) -> str:
+    """The message for a name that is not known, with the nearest one that is."""
+    known = sorted(known)
+    close = difflib.get_close_matches(str(name).lower(), known, n=1)
+    hint = f" Did you mean '{close[0]}'?" if close else ""
+    return f"{what} '{name}' is unknown. Known: {', '.join(known) or 'none'}.{hint}"

@@ -1,0 +1,183 @@
+"""Runs of the same settings as repetitions of one experiment; rules compared by Welch's test.
+
+Two runs repeat each other if their recipes differ in nothing but the seed, or in what cannot change
+the result.  Rules are compared where data, model and budget are the same; p-values are also given
+after Holm's correction for the number of comparisons.  Runs that are not finished, and a second run
+with the same seed, which is the same run again, do not count.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import math
+import statistics
+import warnings
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from psac.app.reporting.runs import Run
+
+INCIDENTAL = {"seed", "data_root", "device", "physical_batch_size"}
+TASK = ("data", "model", "model_settings", "epsilon", "noise_multiplier", "delta",
+        "validation_fraction")  # fmt: skip
+BUDGET = ("epsilon", "noise_multiplier", "delta")
+RULE = ("rule", "r", "bound", "scale")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Group:
+    """Runs of the same settings.  Those of one `series` differ in their budget alone."""
+
+    runs: tuple[Run, ...]
+    label: str = ""
+    series: str = ""
+
+    @property
+    def counted(self) -> list[Run]:
+        """Those that are finished and repeat no other."""
+        seen: set[Any] = set()
+        found = []
+        for run in self.runs:
+            seed = run.recipe.get("seed")
+            if run.finished and run.accuracy is not None and (seed is None or seed not in seen):
+                found.append(run)
+                seen.add(seed)
+        return found
+
+    @property
+    def accuracies(self) -> list[float]:
+        return [run.accuracy for run in self.counted if run.accuracy is not None]
+
+    @property
+    def mean(self) -> float | None:
+        return statistics.fmean(self.accuracies) if self.accuracies else None
+
+    @property
+    def epsilon(self) -> float | None:
+        """The largest of those that are counted."""
+        return max((run.epsilon for run in self.counted if run.epsilon is not None), default=None)
+
+    @property
+    def deviation(self) -> float | None:
+        """The standard deviation from seed to seed."""
+        return statistics.stdev(self.accuracies) if len(self.accuracies) > 1 else None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """Accuracy of the first group minus that of the second, with its 95 % interval."""
+
+    first: Group
+    second: Group
+    difference: float
+    low: float
+    high: float
+    p: float
+    holm: float = math.nan
+
+
+def groups(runs: Sequence[Run]) -> list[Group]:
+    """The runs by their settings, in the order in which they came, each with a name of its own."""
+    found: dict[str, list[Run]] = {}
+    for run in runs:
+        found.setdefault(_key(run), []).append(run)
+    unnamed = [Group(runs=tuple(members)) for members in found.values()]
+    recipes = [group.runs[0].recipe for group in unnamed]
+    labels, series = _labels(recipes), _labels(recipes, leave_out=BUDGET)
+    return [
+        dataclasses.replace(
+            group, label=label or group.runs[0].name, series=name or group.runs[0].name
+        )
+        for group, label, name in zip(unnamed, labels, series, strict=True)
+    ]
+
+
+def _key(run: Run) -> str:
+    """What decides the result; a run without a recipe is alone."""
+    settings = {k: v for k, v in run.recipe.items() if k not in INCIDENTAL}
+    return json.dumps(settings, sort_keys=True, default=str) if settings else f"run {run.name}"
+
+
+def _labels(recipes: Sequence[Any], leave_out: Iterable[str] = ()) -> list[str]:
+    """The rule, and those settings that tell groups apart."""
+    skipped = INCIDENTAL | {"rule", *leave_out}
+    labels = [str(recipe.get("rule", "")) for recipe in recipes]
+    for key in dict.fromkeys(k for recipe in recipes for k in recipe if k not in skipped):
+        told = [
+            label if recipe.get(key) is None else f"{label}, {key.replace('_', ' ')} {recipe[key]}"
+            for label, recipe in zip(labels, recipes, strict=True)
+        ]
+        if len(set(told)) > len(set(labels)):
+            labels = told
+    return [label.strip(", ") for label in labels]
+
+
+def _task(group: Group) -> str:
+    recipe = group.runs[0].recipe
+    return json.dumps([recipe.get(key) for key in TASK], sort_keys=True, default=str)
+
+
+def _rule(group: Group) -> tuple[Any, ...]:
+    return tuple(group.runs[0].recipe.get(key) for key in RULE)
+
+
+def comparisons(found: Sequence[Group]) -> list[Comparison]:
+    """Welch's test for each two rules on the same task with two seeds or more each."""
+    fit = [group for group in found if len(group.accuracies) > 1]
+    pairs = [
+        (a, b)
+        for a, b in itertools.combinations(fit, 2)
+        if _task(a) == _task(b) and _rule(a) != _rule(b)
+    ]
+    return _corrected([_compared(a, b) for a, b in pairs])
+
+
+def _compared(first: Group, second: Group) -> Comparison:
+    a, b = first.accuracies, second.accuracies
+    low, high, p = welch(a, b)
+    difference = statistics.fmean(a) - statistics.fmean(b)
+    return Comparison(first=first, second=second, difference=difference, low=low, high=high, p=p)
+
+
+def welch(a: Sequence[float], b: Sequence[float]) -> tuple[float, float, float]:
+    """The 95 % interval of the difference of means, and p; NaN where nothing varies."""
+    from scipy import stats
+
+    if statistics.variance(a) + statistics.variance(b) < 1e-18:  # no spread, no test
+        return math.nan, math.nan, math.nan
+    with warnings.catch_warnings():
+        # One of both may well be constant; the variance of the other is what counts then.
+        warnings.filterwarnings("ignore", "Precision loss", RuntimeWarning)
+        test: Any = stats.ttest_ind(a, b, equal_var=False)
+    interval = test.confidence_interval(0.95)
+    return float(interval.low), float(interval.high), float(test.pvalue)
+
+
+def paired(a: Sequence[float], b: Sequence[float]) -> tuple[float, float, float]:
+    """As `welch`, for pairs such as runs that share their seed: what varies in both cancels."""
+    from scipy import stats
+
+    differences = [x - y for x, y in zip(a, b, strict=True)]
+    if statistics.variance(differences) < 1e-18:
+        return math.nan, math.nan, math.nan
+    test: Any = stats.ttest_1samp(differences, 0.0)
+    interval = test.confidence_interval(0.95)
+    return float(interval.low), float(interval.high), float(test.pvalue)
+
+
+def _corrected(found: Sequence[Comparison]) -> list[Comparison]:
+    """With Holm's p-values: the k-th smallest of m is multiplied by m - k + 1, and never falls."""
+    tested = sorted((c for c in found if not math.isnan(c.p)), key=lambda c: c.p)
+    largest, holm = 0.0, {}
+    for place, comparison in enumerate(tested):
+        largest = max(largest, min(1.0, (len(tested) - place) * comparison.p))
+        holm[id(comparison)] = largest
+    return [dataclasses.replace(c, holm=holm.get(id(c), math.nan)) for c in found]
+
+
+def common(runs: Iterable[Run], key: str) -> Any:
+    """The value of a setting that all runs share, or None."""
+    values = {json.dumps(run.recipe.get(key), default=str) for run in runs}
+    return json.loads(values.pop()) if len(values) == 1 else None

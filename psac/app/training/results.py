@@ -1,0 +1,102 @@
+"""What a finished run leaves: the model, its surest mistakes, a summary.
+
+Guarantees: mistakes are listed of public test records only; a summary of results on private records
+says `"private": false`, one of results on public ones `"public": true`; how frequent the most
+frequent class is comes from public records or from the recipe, never from private records; epsilon
+is that of the ledger, `secure` says whether it is a guarantee at all, and what psac warned of is
+with it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from psac.app.training.evaluation import Evaluation, SeveralLabels
+from psac.app.training.recipe import Recipe
+from psac.app.training.run import Run, write_json
+from psac.app.training.splits import Splits
+from psac.private import Private
+
+MISTAKES = 48
+LARGEST_IMAGE = 64
+
+
+def summary_of(
+    recipe: Recipe,
+    splits: Splits,
+    private: Private,
+    evaluation: Evaluation | SeveralLabels,
+    epsilon: float,
+    seconds: float,
+) -> dict[str, Any]:
+    """For summary.json."""
+    plan, ledger = private.plan, private.ledger
+    constant = evaluation.constant_accuracy if splits.public else recipe.most_frequent_share
+    return {
+        "accuracy": evaluation.accuracy,
+        "constant_accuracy": constant,
+        "loss": evaluation.loss,
+        "split": splits.split,
+        **splits.mark(),
+        "epsilon": epsilon,
+        "delta": plan.delta,
+        "secure": ledger.secure,
+        "isolation": ledger.isolation_statement,
+        "warnings": list(ledger.warnings),
+        "unsafe": list(splits.unsafe),
+        "steps": private.steps_taken,
+        "planned_steps": plan.steps,
+        "num_records": plan.num_records,
+        "expected_batch_size": plan.expected_batch_size,
+        "noise_multiplier": plan.noise_multiplier,
+        "sampling": plan.sampling.name,
+        "relation": plan.sampling.relation,
+        "rule": repr(private.clipping),
+        "seconds": seconds,
+        "classes": list(splits.classes),
+        "per_class_accuracy": evaluation.per_class_accuracy(),
+        "confusion_matrix": evaluation.confusion(),
+    }
+
+
+def write_model(
+    run: Run, recipe: Recipe, splits: Splits, model: nn.Module, summary: dict[str, Any]
+) -> None:
+    """The weights, with what is needed to build the model and what they cost."""
+    how = {
+        "model": recipe.model,
+        "model_settings": recipe.model_settings,
+        "copies": recipe.copies,
+        "shift": recipe.shift,
+        "input_shape": list(splits.input_shape),
+        "classes": list(splits.classes),
+        "columns": None
+        if splits.columns is None
+        else {name: column.to_json() for name, column in splits.columns.items()},
+        "several_labels": splits.training.labels.ndim == 2,
+    }
+    cost = ("epsilon", "delta", "secure", "warnings")
+    run.write_model(model, how | {key: summary[key] for key in cost})
+
+
+def write_mistakes(run: Run, splits: Splits, evaluation: Evaluation | SeveralLabels) -> None:
+    if splits.public:
+        inputs = splits.evaluation.inputs
+        mistakes = [
+            mistake | pixels_of(inputs[mistake["record"] - 1])
+            for mistake in evaluation.mistakes(MISTAKES)
+        ]
+        found = {"split": splits.split, **splits.mark(), "mistakes": mistakes}
+        write_json(run.predictions_path, found)
+
+
+def pixels_of(image: Tensor) -> dict[str, Any]:
+    """A small image as rows of values in 0..255, or nothing if it is none."""
+    if image.dim() != 3 or image.shape[0] not in (1, 3) or max(image.shape) > LARGEST_IMAGE:
+        return {}
+    values = image if image.dtype == torch.uint8 else (255 * image.float()).round()
+    rows = values.clamp(0, 255).to(torch.int64).permute(1, 2, 0)
+    return {"pixels": (rows.squeeze(2) if image.shape[0] == 1 else rows).tolist()}

@@ -1,0 +1,3 @@
+"""A loss function that sees the whole batch and returns one loss a record: isolation is tested.
+
+In: the function and a batch.  Out: an `Evaluation`.  Imports rules, contributions and isolation."""

@@ -1,0 +1,4 @@
+"""What an operation adds to per-sample gradients: norms and weighted sums.
+
+In: inputs and output gradients of the operations that met parameters.  Out: squared norms for each
+record, and weighted sums.  Imports trees, precision and kernels only."""

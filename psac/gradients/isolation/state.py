@@ -1,0 +1,211 @@
+"""Everything that a function can change: the model, and what the function itself reaches.
+
+Records that are computed one at a time run plain Python, which may remember one record and show it
+to the next: a number in an attribute, an entry of a list, a buffer.  So each record starts from the
+same `State`, and all must leave the same one: a counter does, a running mean of inputs does not.
+"""
+
+from __future__ import annotations
+
+import array
+import copy
+import functools
+import hashlib
+import os
+import random
+from collections import deque
+from collections.abc import Callable, Container
+from types import FunctionType, GeneratorType, ModuleType
+from typing import Any, NoReturn
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from psac.gradients.errors import PrivacyError
+from psac.gradients.isolation.checksums import checksums
+from psac.gradients.isolation.reach import (
+    BUFFERS,
+    HOOKS_ON_ALL,
+    PLAIN_CONTAINERS,
+    STORES,
+    Cached,
+    Reach,
+    inside,
+    is_iterator,
+    is_library,
+    is_long,
+    is_plain,
+)
+from psac.gradients.isolation.watch import storage_of
+
+SET_BY_TORCH = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")  # on the first use of an operator
+GENERATORS = (torch.Generator, np.random.Generator, random.Random)
+
+
+class State:
+    """What is reachable from some roots, as it is now; `restore` brings it back."""
+
+    def __init__(self, roots: dict[str, Any], private: Container[int] = ()) -> None:
+        """Memory of `private` records is passed over: nobody may read or write it anyway."""
+        self._contents: list[tuple[Any, Any]] = []  # containers, and a shallow copy of each
+        self._values: list[tuple[Any, Any]] = []  # tensors and arrays, and a copy of each
+        self._puts: list[tuple[Callable[[Any], Any], Any]] = []  # and what each is called with
+        self._caches: list[Any] = []  # of functools: emptied, not restored
+        self.leaves: dict[str, Any] = {}  # by path: a value that can be compared
+        self._environment = dict(os.environ)
+        ours = {k: v for k, v in self._environment.items() if k not in SET_BY_TORCH}
+        self.reach = Reach({**roots, **HOOKS_ON_ALL, "os.environ": ours})
+        for path, value in self.reach.found:
+            if isinstance(value, Tensor) and storage_of(value) in private:
+                continue
+            self.leaves[path] = leaf_of(value)
+            self._keep(value)
+
+    def _keep(self, value: Any) -> None:
+        """What is needed to restore it."""
+        if isinstance(value, Tensor):
+            if not isinstance(value, nn.Parameter):
+                self._values.append((value, value.detach().clone()))
+        elif isinstance(value, (bytearray, array.array, np.ndarray)):
+            self._values.append((value, copy.copy(value)))
+        elif is_plain(value):
+            return
+        elif isinstance(value, Cached):
+            self._caches.append(value)
+        elif isinstance(value, GENERATORS):
+            self._keep_generator(value)
+        elif type(value) in PLAIN_CONTAINERS:
+            self._contents.append((value, copy.copy(value)))
+        elif isinstance(value, torch.jit.ScriptModule):
+            self._keep_scripted(value)
+        elif not isinstance(value, type) and not is_library(value):
+            own = getattr(value, "__dict__", None)
+            for store in (own, *(getattr(value, name, None) for name in stores_of(value))):
+                if isinstance(store, dict):
+                    self._contents.append((store, dict(store)))
+
+    def _keep_generator(self, value: Any) -> None:
+        """A random generator of the user's own."""
+        if isinstance(value, torch.Generator):
+            put = value.set_state
+        elif isinstance(value, np.random.Generator):
+            put = functools.partial(setattr, value.bit_generator, "state")
+        elif isinstance(value, random.SystemRandom):
+            return
+        else:
+            put = value.setstate
+        self._puts.append((put, state_of(value)))
+
+    def _keep_scripted(self, module: Any) -> None:
+        for step, part in inside(module):
+            if is_plain(part) and step.startswith("."):
+                self._puts.append((functools.partial(module._c.setattr, step[1:]), part))
+
+    def restore(self) -> None:
+        for container, content in self._contents:
+            if same_items(container, content):
+                continue
+            container.clear()
+            if isinstance(container, (list, deque)):
+                container.extend(content)
+            else:
+                container.update(content)
+        if not self.has_environment():
+            os.environ.clear()
+            os.environ.update(self._environment)
+        self.empty_caches()
+        for put, state in self._puts:
+            put(state)
+        with torch.no_grad():
+            for value, content in self._values:
+                if isinstance(value, Tensor):
+                    value.data.copy_(content)
+                elif isinstance(value, np.ndarray):
+                    value[...] = content
+                else:
+                    value[:] = content
+
+    def empty_caches(self) -> None:
+        for cache in self._caches:
+            cache.cache_clear()
+
+    def has_environment(self) -> bool:
+        """Whether the variables of the environment are as they were."""
+        return dict(os.environ) == self._environment
+
+    def difference(self, later: State) -> dict[str, Any]:
+        """What is there later and was not the same before, by path; None for what is gone."""
+        paths = self.leaves.keys() | later.leaves.keys()
+        return {
+            path: later.leaves.get(path)
+            for path in sorted(paths)
+            if self.leaves.get(path) != later.leaves.get(path)
+        }
+
+
+def leaf_of(value: Any) -> Any:
+    """A content to compare with an earlier one; a kind, where parts have a content of their own."""
+    if is_plain(value):
+        return repr(value)
+    if isinstance(value, Tensor):
+        return tuple(value.shape), value.dtype, checksums([value])[0]
+    if isinstance(value, BUFFERS):
+        return hashlib.sha1(memoryview(value).cast("B")).hexdigest()
+    if isinstance(value, np.ndarray):
+        return value.shape, hashlib.sha1(value.tobytes()).hexdigest()
+    if is_long(value):
+        return hashlib.sha1(repr(value).encode()).hexdigest()
+    if isinstance(value, GENERATORS) and not isinstance(value, random.SystemRandom):
+        state = state_of(value)
+        if isinstance(state, Tensor):
+            return checksums([state])[0]
+        return hashlib.sha1(repr(state).encode()).hexdigest()
+    if isinstance(value, GeneratorType):
+        frame = value.gi_frame
+        local = {} if frame is None else frame.f_locals
+        plain = {name: repr(part) for name, part in local.items() if is_plain(part)}
+        return frame and frame.f_lasti, plain
+    if is_iterator(type(value)):
+        return repr(value.__reduce__())  # it moves on, and cannot be put back
+    if isinstance(value, FunctionType) and not is_library(value):
+        return value.__code__
+    if isinstance(value, ModuleType):  # by its dict: torch.classes makes attributes when asked
+        return type(value).__name__, vars(value).get("__name__")
+    if isinstance(value, (type, FunctionType)):
+        return type(value).__name__, value.__qualname__
+    if isinstance(value, (dict, list, tuple, set, frozenset, deque)):
+        return type(value).__name__, len(value)
+    return type(value).__name__
+
+
+def state_of(generator: Any) -> Any:
+    if isinstance(generator, torch.Generator):
+        return generator.get_state()
+    if isinstance(generator, np.random.Generator):
+        return generator.bit_generator.state
+    return generator.getstate()
+
+
+def stores_of(value: Any) -> tuple[str, ...]:
+    return STORES if isinstance(value, nn.Module) else ()
+
+
+def same_items(first: Any, second: Any) -> bool:
+    """Whether two containers hold the same objects."""
+    if len(first) != len(second):
+        return False
+    if isinstance(first, dict):
+        return all(k in second and v is second[k] for k, v in first.items())
+    if isinstance(first, set):
+        return first == second
+    return all(a is b for a, b in zip(first, second, strict=True))
+
+
+def refuse_memory(first: dict[str, Any], second: dict[str, Any]) -> NoReturn:
+    """Two records, each from the same state, have left different ones."""
+    paths = sorted(p for p in first.keys() | second.keys() if first.get(p) != second.get(p))
+    raise PrivacyError(
+        f"the loss function writes what it computed from a record to {', '.join(paths[:5])}, where "
+        "the next one, and whoever has the model, can read it. Leave nothing of a record behind."
+    )

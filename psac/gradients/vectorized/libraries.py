@@ -1,0 +1,271 @@
+"""What other libraries do that vmap cannot, done otherwise while a function runs under vmap.
+
+Nothing of it stays: when the call is over, each library is as it was.
+
+- `torch.utils.checkpoint` saves memory by hooks on saved tensors, which see all records.  Blocks
+  run without it: same results, and the memory of a model without checkpoints.
+- `torch.compile` does not trace under a function mode: compiled code runs as it was written.
+- Operators whose kernel is Python are called record by record, wherever they are called from: what
+  they remember would meet the next record.  `refuse_operator_of_library` and `NotVectorized`.
+- A batching rule of the user's own (an autograd.Function with a `vmap`, a custom operator) would
+  see all records: whatever calls one, forward or backward, is computed one record at a time.
+- `transformers` leaves out attention masks that mask nothing, which is a branch on values.  Masks
+  are always made.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn
+
+import torch
+import torch.utils.checkpoint as checkpoints
+from torch import Tensor
+from torch._C import _functorch  # type: ignore[attr-defined]
+from torch._C._functorch import TransformType
+from torch._functorch import predispatch
+from torch._functorch.autograd_function import custom_function_call
+from torch._library.custom_ops import OPDEFS
+
+from psac.gradients.errors import NotVectorized, PrivacyError
+
+# Namespaces of operators that come with torch, and the rules that it has written in Python.
+OF_TORCH = {
+    *("aten", "prims", "c10d", "onednn", "quantized", "mkldnn", "mkl", "debugprims", "rngprims"),
+    *("debug_mode_ops", "export", "torchvision", "torchaudio", "inductor", "_inductor_test"),
+    *("fsdp", "symm_mem", "onnx", "onnx_symbolic", "streams", "flex_lib", "_dtensor", "_native"),
+    *("c10d_functional", "_c10d_functional", "_c10d_functional_autograd"),
+}
+RULES_OF_TORCH = {
+    *("smooth_l1_loss_backward", "huber_loss_backward", "mse_loss_backward", "addr"),
+    *("nll_loss_forward", "nll_loss_backward", "nll_loss2d_forward", "nll_loss2d_backward"),
+}
+SEES_ALL = ("CPU", "Auto", "Func", "Comp", "Batch")  # how the keys of such kernels begin
+
+
+@contextlib.contextmanager
+def without_branches(made: Callable[[Any], None]) -> Iterator[None]:
+    """For the forward.  `made` is told of tensors that leave a transform of torch.func."""
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(telling(made))
+        stack.enter_context(without_seeding())
+        stack.enter_context(without_checkpoints())
+        if "torch._dynamo" in sys.modules:
+            stack.enter_context(torch.compiler.set_stance("force_eager"))
+        if "transformers.masking_utils" in sys.modules:
+            stack.enter_context(with_all_masks())
+        yield
+
+
+@contextlib.contextmanager
+def replacing(module: Any, **names: Any) -> Iterator[None]:
+    """Other values for attributes of a module, in here."""
+    before = {name: getattr(module, name) for name in names}
+    try:
+        for name, value in names.items():
+            setattr(module, name, value)
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(module, name, value)
+
+
+@contextlib.contextmanager
+def without_seeding() -> Iterator[None]:
+    """Whoever seeds torch in here is refused."""
+    names = {"manual_seed": refuse_seeding}
+    with replacing(torch, **names), replacing(torch.random, **names):
+        yield
+
+
+def refuse_seeding(seed: int | None = None) -> NoReturn:
+    raise PrivacyError(
+        "the loss function seeds torch's generator: which random numbers a record gets would "
+        "follow from its place in the batch, or from the record before. Leave the seeding out; "
+        "make_private(seed=...) makes a run that can be repeated."
+    )
+
+
+@contextlib.contextmanager
+def telling(made: Callable[[Any], None]) -> Iterator[None]:
+    """Results of torch.func.grad, torch.vmap and the like pass no function mode."""
+
+    def told(function: Callable) -> Callable:
+        def run(*args: Any) -> Any:
+            result = function(*args)
+            made(result)
+            return result
+
+        return run
+
+    names = ("_remove_batch_dim_impl", "_unwrap_for_grad_impl")
+    with replacing(predispatch, **{name: told(getattr(predispatch, name)) for name in names}):
+        yield
+
+
+@contextlib.contextmanager
+def without_own_rules(
+    called: set[Any], within: Callable[[], Any], with_loops: bool
+) -> Iterator[None]:
+    """For forward and backward: a batching rule that torch did not make raises `NotVectorized`.
+
+    `called` gets the autograd functions that ran, each of them under the mode that `within` makes.
+    `with_loops`: torch may call an operator for one record after the other where it has no batching
+    rule.
+    """
+    table = custom_function_call.functorch_table
+    usual = table[TransformType.Vmap]
+
+    def rule(interpreter: Any, function: Any, *operands: Any, **kwargs: Any) -> Any:
+        called.add(function)
+        if function.vmap is not torch.autograd.Function.vmap:
+            raise NotVectorized(
+                f"{function.__name__} is an autograd.Function with a vmap rule of its own, which "
+                "sees all records at once"
+            )
+        return usual(interpreter, under(within, function), *operands, **kwargs)
+
+    ruled = {op: op._vmap_fn for op in OPDEFS.values() if op._vmap_fn is not None}
+    falls_back = _functorch._is_vmap_fallback_enabled()
+    try:
+        _functorch._set_vmap_fallback_enabled(with_loops)
+        table[TransformType.Vmap] = rule
+        for op in ruled:
+            op._vmap_fn = functools.partial(refuse_operator, op)
+        yield
+    finally:
+        _functorch._set_vmap_fallback_enabled(falls_back)
+        table[TransformType.Vmap] = usual
+        for op, function in ruled.items():
+            op._vmap_fn = function
+
+
+OPERATORS = (torch._ops.OpOverloadPacket, torch._ops.OpOverload)
+
+
+def under(within: Callable[[], Any], function: Any) -> Any:
+    """The same autograd.Function, whose methods run under a mode: else they pass none."""
+
+    def watched(method: Callable) -> Any:
+        @functools.wraps(method)
+        def run(*args: Any) -> Any:
+            with within():
+                return method(*args)
+
+        return staticmethod(run)
+
+    names = ("forward", "backward", "setup_context")
+    return type(function.__name__, (function,), {n: watched(getattr(function, n)) for n in names})
+
+
+def refuse_operator_in_python(func: Any, *, is_alone: bool = False) -> None:
+    """An operator with a kernel in Python is called record by record, and may remember one.
+
+    Into one of `torch.library.custom_op` psac can look, where records are computed one at a time.
+    """
+    name = str(func).replace(".", "::", 1)
+    name = name if isinstance(func, torch._ops.OpOverloadPacket) else name.rsplit(".", 1)[0]
+    if name in OPDEFS:
+        if is_alone:
+            return
+        raise NotVectorized(f"{name} is an operator in Python, which vmap does not see into")
+    if name in kernels_in_python(len(torch.library._impls)):
+        raise PrivacyError(
+            f"{name} is an operator with a kernel in Python (torch.library.Library.impl): it sees "
+            "one record after the other, and psac does not see what it keeps. Call the Python "
+            "function itself, or make it an operator by torch.library.custom_op."
+        )
+
+
+@functools.lru_cache(maxsize=1)
+def kernels_in_python(count: int) -> frozenset[str]:
+    """Names of operators that somebody gave a kernel in Python; `count` is of all that are."""
+    found = set()
+    for space, name, key in (entry.split("/") for entry in torch.library._impls):
+        name = name.split(".")[0]
+        is_known = name in RULES_OF_TORCH and key == "FuncTorchBatched"
+        if space not in OF_TORCH:
+            is_known = key in ("Meta", "FakeTensor")
+        elif space != "aten" or not key.startswith(SEES_ALL):
+            is_known = True
+        if not is_known:
+            found.add(f"{space}::{name}")
+    return frozenset(found)
+
+
+def refuse_overridden_operators() -> None:
+    """Of torch's own operators, those that were given another kernel in Python."""
+    changed = [n for n in kernels_in_python(len(torch.library._impls)) if n.startswith("aten::")]
+    if changed:
+        raise PrivacyError(
+            f"{', '.join(sorted(changed)[:5])}: torch's own operator has another kernel in Python "
+            "(torch.library.Library.impl), which would see all records. Remove it."
+        )
+
+
+def is_loop_over_records(error: Exception) -> bool:
+    """Whether an operator of torch lacks a batching rule, so that it would be called in a loop."""
+    space = str(error).split("::")[0]
+    return "hit the vmap fallback" in str(error) and space in OF_TORCH
+
+
+def refuse_operator(op: Any, *_: Any) -> Any:
+    raise NotVectorized(
+        f"the operator {op._qualname} has a vmap rule of its own (register_vmap), which sees all "
+        "records at once"
+    )
+
+
+class PlainFunction:
+    """In the place of torch's CheckpointFunction."""
+
+    @staticmethod
+    def apply(function: Callable, preserve_rng_state: bool, *args: Any) -> Any:
+        """As there, nothing inside is trained if no argument asks for a gradient."""
+        wanted = any(isinstance(value, Tensor) and value.requires_grad for value in args)
+        with torch.set_grad_enabled(wanted and torch.is_grad_enabled()):
+            return function(*args)
+
+
+def plain_generator(*_: Any, **__: Any) -> Iterator[None]:
+    """In the place of what surrounds a block whose checkpoint is not re-entrant."""
+    yield
+
+
+@contextlib.contextmanager
+def without_checkpoints() -> Iterator[None]:
+    with replacing(
+        checkpoints,
+        CheckpointFunction=PlainFunction,
+        _checkpoint_without_reentrant_generator=plain_generator,
+    ):
+        yield
+
+
+@contextlib.contextmanager
+def with_all_masks() -> Iterator[None]:
+    masks = sys.modules["transformers.masking_utils"].AttentionMaskInterface
+    mapping = masks._global_mapping
+    before = dict(mapping)
+    try:
+        for name in ("sdpa", "eager"):
+            masks.register(name, without_skips(before[name]))
+        yield
+    finally:
+        mapping.clear()
+        mapping.update(before)
+
+
+@functools.cache
+def without_skips(make_mask: Callable) -> Callable:
+    """The same masks, made also where they mask nothing."""
+
+    @functools.wraps(make_mask)
+    def whole(*args: Any, **kwargs: Any) -> Any:
+        skips = {"allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
+        return make_mask(*args, **{**kwargs, **skips})
+
+    return whole

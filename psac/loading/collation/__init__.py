@@ -1,0 +1,13 @@
+"""From records to batches: the user's `collate_fn`, held to keep records apart."""
+
+from psac.loading.collation.buckets import ByLength
+from psac.loading.collation.isolated import IsolatedCollate
+from psac.loading.collation.padding import Collated, ProbingCollate, refuse_padding_that_counts
+
+__all__ = [
+    "ByLength",
+    "Collated",
+    "IsolatedCollate",
+    "ProbingCollate",
+    "refuse_padding_that_counts",
+]

@@ -1,0 +1,250 @@
+"""Tests whether a `collate_fn` keeps records apart; `IsolatedCollate` says when they are made.
+
+`Check` states what is tested.  It is a test, not a proof: it can miss a dependence that few records
+show, and, within a leaf of random numbers, an effect of place or length below their noise.
+"""
+
+from __future__ import annotations
+
+import copy
+import secrets
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+
+from psac.gradients.errors import NotIsolated
+from psac.loading.collation.generators import restore, saved
+from psac.loading.collation.parts import (
+    Draws,
+    Finding,
+    Leaves,
+    behind,
+    constant,
+    difference,
+    named_leaves,
+    padded,
+    same,
+    unlike,
+)
+
+POOL = 16  # records that a random collate_fn is tested with
+# An entry that is as random alone as in the batch is that far apart in 64 draws with probability at
+# most 2 C(128, 64 + 44) / C(128, 64) = 1e-14 (Kolmogorov-Smirnov, exact; ties make it less).
+DRAWS, APART = 64, 44
+CONFIRMATIONS = 16
+
+
+class Check:
+    """One check of one batch: returns if no record was seen to change another.
+
+    The first, the last and a third record, chosen in secret, are tested:
+
+    - The record's part of the batch equals the record collated alone, bit for bit (NaN equals
+      NaN).  Padding may follow along later axes: one constant per leaf, the same in every batch.
+      The place right behind the record may differ: labels shifted to be decoder inputs reach it.
+    - Padding does not change when the other records of the batch do.
+
+    A `collate_fn` that draws random numbers cannot be compared with the record alone.  If it moved
+    one of `generators`, up to 16 records of the batch are used, and:
+
+    - The record does not change when the others are replaced by copies of one record, while the
+      lengths and the random numbers stay the same.  Lists that draw different amounts of numbers
+      are not held against it.
+    - No entry of the record is distributed far otherwise than that entry of the record alone, in 64
+      draws of each.  Entries that are not random are so compared exactly.
+
+    `padding` holds the constants by leaf, and is filled.  `pads` becomes true if a tested record
+    was longer in the batch than alone.
+    """
+
+    def __init__(
+        self, collate_fn: Callable[[list[Any]], Any], generators: list[Any], padding: Leaves
+    ) -> None:
+        self.collate_fn, self.generators, self.padding = collate_fn, generators, padding
+        self.pads = False
+
+    def __call__(self, samples: list[Any], leaves: Leaves, *, random: bool) -> None:
+        last = len(samples) - 1
+        numbers = sorted({0, last, secrets.randbelow(last + 1)})
+        if random:
+            pool, places = _pool(samples, numbers)
+            self._compare_draws(pool, places)
+            for place in places:
+                self._replace_others(pool, place, rounds=4)
+            return
+        for number in numbers:
+            if self._compare_alone(samples, leaves, number):
+                pool, (place,) = _pool(samples, [number])
+                self._replace_others(pool, place, rounds=2)
+
+    def leaves(self, batch: Any, num_samples: int) -> Leaves:
+        """The leaves of a batch, each with the records along its first axis."""
+        leaves = named_leaves(batch)
+        for name, leaf in leaves.items():
+            if leaf.layout is not torch.strided or leaf.shape[:1] != (num_samples,):
+                self._refuse(
+                    f"{name} has the shape {list(leaf.shape)} for {num_samples} records, but every "
+                    "tensor must be dense with the records along its first axis, each once and in "
+                    "the order of the samples"
+                )
+        return leaves
+
+    def _run(self, samples: list[Any]) -> Leaves:
+        """Collates copies, each of its own: a function may change its samples in place."""
+        copies = [copy.deepcopy(sample) for sample in samples]
+        try:
+            batch = self.collate_fn(copies)
+        except Exception as error:
+            finding = f"it raised {error!r} for {len(copies)} of the records, not for all together"
+            raise NotIsolated(self._message(finding)) from error
+        return self.leaves(batch, len(copies))
+
+    # Without random numbers
+    def _compare_alone(self, samples: list[Any], leaves: Leaves, number: int) -> bool:
+        """Bit for bit; returns whether the record is padded."""
+        parts, alone = _parts(leaves, number), self._run([samples[number]])
+        finding = difference(parts, alone) or self._impure_padding(parts, alone)
+        if finding:
+            self._refuse_unrepeatable(leaves, self._run(samples))
+            self._refuse(f"{finding[0]} of record {number} of {len(samples)} {finding[1]}")
+        return self._is_padded(parts, alone)
+
+    def _impure_padding(self, parts: Leaves, alone: Leaves) -> Finding | None:
+        for name, part in parts.items():
+            values = behind(part, alone[name])
+            if not len(values):
+                continue
+            known: Tensor = self.padding.setdefault(name, values[:1].clone())
+            if not constant(torch.cat([known, values])):
+                return name, "is followed by other values than the one constant that pads this leaf"
+        return None
+
+    def _is_padded(self, parts: Leaves, alone: Leaves) -> bool:
+        longer = padded(parts, alone)
+        self.pads |= longer
+        return longer
+
+    # With random numbers
+    def _compare_draws(self, pool: list[Any], places: list[int]) -> None:
+        """Refuses an entry that is distributed otherwise than alone."""
+        draws: dict[tuple[int, str], tuple[Draws, Draws]] = {}
+        suspect = None
+        for number in range(1, DRAWS + 1):
+            leaves = self._run(pool)
+            for place in places:
+                parts, alone = _parts(leaves, place), self._run([pool[place]])
+                if finding := unlike(parts, alone):
+                    self._refuse(f"{finding[0]} {finding[1]}")
+                self._is_padded(parts, alone)
+                for name, part in parts.items():
+                    new = Draws(alone[name].shape), Draws(alone[name].shape)
+                    in_batch, by_itself = draws.setdefault((place, name), new)
+                    in_batch.add(part)
+                    by_itself.add(alone[name])
+            if number.bit_count() == 1:  # at 1, 2, 4, ..., 64 draws
+                suspect = _suspect(draws, number * APART // DRAWS)
+                if suspect is None:
+                    return
+        self._refuse(
+            f"{suspect} of a record differs from the same record collated alone, whatever random "
+            "numbers are drawn"
+        )
+
+    def _replace_others(self, pool: list[Any], place: int, *, rounds: int) -> None:
+        """Refuses a record that changes with the others, the random numbers being the same.
+
+        It stands first, so that it draws first; next come those that give the batch its lengths.
+        """
+        record, others = pool[place], pool[:place] + pool[place + 1 :]
+        front, rest = self._front(record, others)
+        for number in range(rounds):
+            other = record if number % 2 == 0 else secrets.choice(others)
+            lists = front + rest, front + [other] * len(rest)
+            start = saved(self.generators)
+            one = self._run(lists[0])
+            restore(self.generators, start)
+            two = self._run(lists[1])
+            name = _changed(one, two, len(front))
+            if name and self._draw_alike(*lists):
+                self._refuse(f"{name} of a record changes when other records of the batch change")
+
+    def _front(self, record: Any, others: list[Any]) -> tuple[list[Any], list[Any]]:
+        """The record and those as long as the longest in some leaf; the rest, at least one."""
+        sizes = [_sizes(self._run([sample])) for sample in [record, *others]]
+        largest = {key: max(size.get(key, 0) for size in sizes) for size in sizes for key in size}
+        front, rest, reached = [record], [], sizes[0]
+        for other, size in zip(others, sizes[1:], strict=True):
+            if any(reached.get(key, 0) < size.get(key, 0) == largest[key] for key in largest):
+                front.append(other)
+                reached = {key: max(reached.get(key, 0), size.get(key, 0)) for key in largest}
+            else:
+                rest.append(other)
+        return front, rest or [record]
+
+    def _draw_alike(self, one: list[Any], two: list[Any]) -> bool:
+        """Whether both lists always draw as many numbers; if not, the comparison is not fair."""
+        for _ in range(CONFIRMATIONS):
+            start = saved(self.generators)
+            leaves = self._run(one)
+            end = saved(self.generators)
+            restore(self.generators, start)
+            self._refuse_unrepeatable(leaves, self._run(one))
+            restore(self.generators, start)
+            self._run(two)
+            if saved(self.generators) != end:
+                return False
+        return True
+
+    # Refusals
+    def _refuse_unrepeatable(self, one: Leaves, two: Leaves) -> None:
+        for name in one:
+            if name not in two or not same(one[name], two[name]):
+                self._refuse(
+                    f"{name} came out in two ways for one list of records, so that nothing can be "
+                    "compared. Draw random numbers from the global generators of torch, numpy or "
+                    "random, or from a generator that is an attribute of the collate_fn"
+                )
+
+    def _refuse(self, finding: str) -> NoReturn:
+        raise NotIsolated(self._message(finding))
+
+    def _message(self, finding: str) -> str:
+        name = getattr(self.collate_fn, "__qualname__", type(self.collate_fn).__name__)
+        return (
+            f"the collate_fn {name} does not keep records apart: {finding}. Each record must enter "
+            "a batch as itself. Do it per record in the data set or inside the loss function, or "
+            "by public constants."
+        )
+
+
+def _pool(samples: list[Any], numbers: list[int]) -> tuple[list[Any], list[int]]:
+    """Up to `POOL` samples in their order, among them `numbers`; and the places of those."""
+    others = [number for number in range(len(samples)) if number not in numbers]
+    secrets.SystemRandom().shuffle(others)
+    chosen = sorted(numbers + others[: POOL - len(numbers)])
+    return [samples[number] for number in chosen], [chosen.index(number) for number in numbers]
+
+
+def _parts(leaves: Leaves, number: int) -> Leaves:
+    return {name: leaf[number : number + 1] for name, leaf in leaves.items()}
+
+
+def _suspect(draws: dict[tuple[int, str], tuple[Draws, Draws]], apart: int) -> str | None:
+    for (_, name), (in_batch, by_itself) in draws.items():
+        if in_batch.distance(by_itself) >= max(apart, 1):
+            return name
+    return None
+
+
+def _sizes(leaves: Leaves) -> dict[tuple[str, int], int]:
+    return {(name, k): size for name, leaf in leaves.items() for k, size in enumerate(leaf.shape)}
+
+
+def _changed(one: Leaves, two: Leaves, num_records: int) -> str | None:
+    """A leaf whose first records differ; none if the shapes do, for then the draws may."""
+    if _sizes(one) != _sizes(two):
+        return None
+    rows = slice(num_records)
+    return next((name for name in one if not same(one[name][rows], two[name][rows])), None)

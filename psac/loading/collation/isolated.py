@@ -1,0 +1,113 @@
+"""Each record enters a batch as itself: the user's `collate_fn`, watched.
+
+Under Poisson sampling a record's gradient must be a function of that record alone.  A `collate_fn`
+that normalises by the batch, sorts, mixes records (mixup) or numbers them by their place lets one
+record change another, and the clipped sum is then not private.  `IsolatedCollate` stands between
+the data set and the batch and refuses such a function; `psac.loading.collation.check` has the
+tests.
+
+Left to others: what happens after collation (the model and the loss), what the data set does to a
+record before it, and the length that padding gives to a record (`pads`,
+`psac.loading.collation.buckets`).
+
+>>> import torch
+>>> rows = [torch.tensor([1.0, 2.0]), torch.tensor([3.0, 4.0])]
+>>> IsolatedCollate()(rows)
+tensor([[1., 2.],
+        [3., 4.]])
+>>> IsolatedCollate(lambda rows: torch.stack(rows) / torch.stack(rows).max())(rows)
+... # doctest: +ELLIPSIS
+Traceback (most recent call last):
+psac.gradients.errors.NotIsolated: ... batch of record 0 of 2 differs from the same record ...
+"""
+
+from __future__ import annotations
+
+import copy
+import secrets
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import default_collate
+
+from psac.loading.collation.check import Check
+from psac.loading.collation.generators import generators_of, restore, saved
+from psac.loading.collation.parts import Leaves
+
+FIRST_CHECKS = 3  # calls with at least two records that are checked for certain
+CALLS_PER_CHECK = 16  # afterwards, on average
+
+
+class IsolatedCollate:
+    """Calls `collate_fn` (default: torch's) and returns what it returns, or raises `NotIsolated`.
+
+    On every call: each tensor of the batch has as many entries along its first axis as there are
+    samples.  On the first three calls with two samples or more, and then on calls that are chosen
+    in secret with probability 1/16, the first, the last and a secret third record are tested as
+    `psac.loading.collation.check.Check` states.  After a refusal the next calls are checked for
+    certain.
+
+    A check calls `collate_fn` again, on copies of the samples, and leaves every generator that
+    `psac.loading.collation.generators` finds as it was: checked calls and others draw the same
+    numbers.
+
+    It can be pickled if `collate_fn` can, and called in workers; each worker counts its own calls.
+    """
+
+    def __init__(self, collate_fn: Callable[[list[Any]], Any] | None = None) -> None:
+        self.collate_fn = default_collate if collate_fn is None else collate_fn
+        self._certain = FIRST_CHECKS  # checks that are still to be made for certain
+        self._shapes: dict[str, torch.Size] = {}  # of a record, by leaf, in the first batch
+        self._padding: dict[str, Tensor] = {}  # the constant behind a record, by leaf
+        self._pads = torch.zeros(1, dtype=torch.uint8).share_memory_()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._pads.share_memory_()
+
+    @property
+    def pads(self) -> bool:
+        """Whether some record was seen to get its length from the batch that it came in.
+
+        Seen is a batch of another length than the first, and a tested record that is longer in the
+        batch than alone.  Workers of a DataLoader tell the process that started them, by shared
+        memory, before they send the batch.
+        """
+        return bool(self._pads)
+
+    def __call__(self, samples: list[Any]) -> Any:
+        if not self._due(len(samples)):
+            batch = self.collate_fn(samples)
+            self._compare_shapes(self._check([]).leaves(batch, len(samples)))
+            return batch
+        originals = [copy.deepcopy(sample) for sample in samples]
+        before = saved(generators_of(self.collate_fn))
+        batch = self.collate_fn(samples)
+        generators = generators_of(self.collate_fn)  # again: the call may have made one
+        after, check = saved(generators), self._check(generators)
+        certain, self._certain = self._certain, FIRST_CHECKS
+        try:
+            leaves = check.leaves(batch, len(samples))
+            check(originals, leaves, random=before != after)
+        finally:
+            restore(generators, after)
+        self._certain = max(certain - 1, 0)
+        self._compare_shapes(leaves)
+        if check.pads:
+            self._pads.fill_(1)
+        return batch
+
+    def _due(self, num_samples: int) -> bool:
+        if num_samples < 2:
+            return False
+        return self._certain > 0 or secrets.randbelow(CALLS_PER_CHECK) == 0
+
+    def _check(self, generators: list[Any]) -> Check:
+        return Check(self.collate_fn, generators, self._padding)
+
+    def _compare_shapes(self, leaves: Leaves) -> None:
+        for name, leaf in leaves.items():
+            if self._shapes.setdefault(name, leaf.shape[1:]) != leaf.shape[1:]:
+                self._pads.fill_(1)

@@ -1,0 +1,174 @@
+"""The batches of a private run: drawn by the private sampler, handed out one by one.
+
+Guarantees: a physical batch is announced to the run before it is handed out, and the last one of
+a logical batch releases the step; what workers fetch ahead of training is forgotten when a pass is
+given up, so that the sampler is saved as of the last step that was released.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, default_collate
+
+from psac import sampling
+from psac.errors import PrivacyError
+from psac.loading.collation import ByLength, Collated, ProbingCollate
+from psac.loading.dataset import loader_over
+from psac.plan import positive
+from psac.sampling import Sampler
+
+
+class Loader:
+    """Batches as the private sampler draws them; iterate it as a DataLoader.
+
+    One pass is one epoch: num_records / expected_batch_size logical steps on average, each of one
+    or more physical batches.  An empty draw is a step of noise alone, which is taken in here.
+    """
+
+    def __init__(
+        self,
+        private: Any,
+        data: Any,
+        sampler: Sampler,
+        physical_batch_size: int | None,
+        lengths: Sequence[int] | None = None,
+    ) -> None:
+        if physical_batch_size is not None:
+            positive("physical_batch_size", physical_batch_size)
+        self._private, self._sampler, self._largest = private, sampler, physical_batch_size
+        self._ahead = copy.copy(sampler)  # draws ahead of training where workers fetch ahead
+        self._next = sampler  # as of after the step that is out
+        self._drawn: deque[tuple[list[int], Sampler]] = deque()  # sizes of a step, sampler after it
+        self._indices: deque[list[int]] = deque()
+        self._left = 0  # steps of this pass that are not drawn yet
+        self._pass = 0
+        self._data = loader_over(data, _Batches(self._batches))
+        collate = self._data.collate_fn
+        if lengths:
+            self._data.collate_fn = ByLength(collate, lengths)
+        elif not is_trusted(collate):
+            self._data.collate_fn = ProbingCollate(collate)
+        self._workers = torch.Generator() if self._data.generator is None else None
+        if self._workers is not None:
+            self._data.generator = self._workers
+
+    @property
+    def dataset(self) -> Any:
+        return self._data.dataset
+
+    def __len__(self) -> int:
+        """Logical steps of the present epoch."""
+        return len(self._private.plan.steps_of_epoch_with(self._private.steps_taken))
+
+    def __iter__(self) -> Iterator[Any]:
+        private, self._pass = self._private, self._pass + 1
+        own_pass, steps = self._pass, self._steps_to_go()
+        private.start_pass()
+        self._ahead, self._left = copy.copy(self._sampler), steps
+        self._drawn.clear()
+        self._indices.clear()
+        batches = iter(self._reseeded())
+        for _ in range(steps):
+            if not self._drawn:
+                self._draw()
+            sizes, after = self._drawn.popleft()
+            for k in range(len(sizes)):
+                parts = self._parts(next(batches))
+                self._next = after
+                for j, (batch, probe) in enumerate(parts):
+                    last = k == len(sizes) - 1 and j == len(parts) - 1
+                    private.hand_out(batch, last=last, probe=probe)
+                    yield batch
+                    self._check(own_pass)
+            if not sizes:
+                self._next = after
+                private.release()
+
+    def _parts(self, collated: Any) -> list[tuple[Any, Any]]:
+        """Batches with their probes: one, or one for each of the public lengths."""
+        if isinstance(self._data.collate_fn, ByLength):
+            return [(batch, None) for batch in collated]
+        if isinstance(collated, Collated):
+            return [(collated.batch, collated.probe)]
+        return [(collated, None)]
+
+    def _reseeded(self) -> DataLoader:
+        """The DataLoader, whose workers draw from a stream that belongs to this step.
+
+        Else it would draw from torch's own generator, and a resumed run would differ.
+        """
+        if self._workers is not None:
+            stream = self._sampler.generator.spawn(f"workers {self._private.steps_taken}")
+            self._workers.manual_seed(int.from_bytes(stream.random_bytes(7), "big"))
+        return self._data
+
+    def _steps_to_go(self) -> int:
+        private = self._private
+        if private._closed:
+            raise PrivacyError("this private run is closed; call make_private for a new one.")
+        left = private.plan.steps - private.ledger.steps
+        if left <= 0:
+            raise PrivacyError(
+                f"the {private.plan.steps} planned steps are done. More training costs more "
+                "privacy: private.extend(epochs=...) plans it and returns the new epsilon."
+            )
+        epoch = private.plan.steps_of_epoch_with(private.steps_taken)
+        return min(epoch.stop - private.steps_taken, left)
+
+    def _batches(self) -> Iterator[list[int]]:
+        while self._indices or self._left:
+            if self._indices:
+                yield self._indices.popleft()
+            else:
+                self._draw()
+
+    def _draw(self) -> None:
+        batches = sampling.physical_batches(self._ahead.draw(), self._largest)
+        self._left -= 1
+        self._indices += batches
+        self._drawn.append(([len(batch) for batch in batches], copy.copy(self._ahead)))
+
+    def _check(self, own_pass: int) -> None:
+        if self._pass != own_pass:
+            raise PrivacyError("another pass over private.loader has begun; this one is void.")
+        self._private._refuse_left_out()
+
+    def advance(self) -> None:
+        """The step that is out was released."""
+        self._sampler = self._next
+
+    def skip(self, steps: int, bins: int) -> int:
+        """Draws and forgets steps, to the end of an epoch if they pass one; returns how many."""
+        start = self._sampler.steps_drawn
+        end = start + steps
+        if end // bins > start // bins:
+            end = -(-end // bins) * bins
+        for _ in range(end - start):
+            self._sampler.draw()
+        return end - start
+
+    def state_dict(self) -> dict[str, Any]:
+        return self._sampler.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._sampler.load_state_dict(state)
+
+
+def is_trusted(collate: Any) -> bool:
+    """Whether it is known to keep records apart: torch's default, and psac's own."""
+    return collate is default_collate or getattr(collate, "__module__", "").startswith("psac.")
+
+
+class _Batches:
+    """What the DataLoader fetches: the physical batches of a pass, one list of numbers each."""
+
+    def __init__(self, batches: Callable[[], Iterator[list[int]]]) -> None:
+        self._batches = batches
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return self._batches()

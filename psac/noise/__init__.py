@@ -1,0 +1,1 @@
+"""Gaussian noise on a grid, from a cryptographic generator."""
