@@ -93,9 +93,9 @@ MUTATIONS = (
         "the bound is applied twice",
         (
             (
-                "private.py",
-                "std=self._gradient_noise * bound,",
-                "std=self._gradient_noise * bound * bound,",
+                "private/run.py",
+                "std=self._noise_over_bound() * bound,",
+                "std=self._noise_over_bound() * bound * bound,",
             ),
         ),
         (AUDIT, NOISE_ONCE),
@@ -104,16 +104,22 @@ MUTATIONS = (
         "half the noise",
         (
             (
-                "private.py",
-                "std=self._gradient_noise * bound",
-                "std=0.5 * self._gradient_noise * bound",
+                "private/run.py",
+                "std=self._noise_over_bound() * bound",
+                "std=0.5 * self._noise_over_bound() * bound",
             ),
         ),
         (AUDIT, NOISE_ONCE),
     ),
     Mutation(
         "noise, and a step, for each physical batch",
-        (("private.py", "is_last = self._out.is_last", "is_last = True"),),
+        (
+            (
+                "private/run.py",
+                "if handed.is_last:\n            self.release()",
+                "if True:\n            self.release()",
+            ),
+        ),
         ("tests/test_private.py::test_physical_batches_change_memory_only",),
     ),
     Mutation(
@@ -122,7 +128,7 @@ MUTATIONS = (
             (
                 "loading/loader.py",
                 "                private.release()\n",
-                "                private._spend(1)\n"
+                "                private.account.spend(1)\n"
                 "                self.advance()\n"
                 "                private.steps_taken += 1\n",
             ),
@@ -135,7 +141,7 @@ MUTATIONS = (
         "division by the number that was drawn",
         (
             (
-                "private.py",
+                "private/run.py",
                 "scale=1 / self.plan.expected_batch_size,",
                 "scale=1 / len(self.sensitive.losses),",
             ),
@@ -162,9 +168,9 @@ MUTATIONS = (
         "every other step is missing in the ledger",
         (
             (
-                "private.py",
-                "        self._spend(1)\n",
-                "        if self.steps_taken % 2 == 0:\n            self._spend(1)\n",
+                "private/run.py",
+                "        self.account.spend(1)\n",
+                "        if self.steps_taken % 2 == 0:\n            self.account.spend(1)\n",
             ),
         ),
         (
@@ -175,11 +181,11 @@ MUTATIONS = (
     Mutation(
         "a step is recorded after it is released",
         (
-            ("private.py", "        self._spend(1)\n", ""),
+            ("private/run.py", "        self.account.spend(1)\n", ""),
             (
-                "private.py",
-                "        self._optimize(sums)\n",
-                "        self._optimize(sums)\n        self._spend(1)\n",
+                "private/run.py",
+                "        self.guard.step(sums)\n",
+                "        self.guard.step(sums)\n        self.account.spend(1)\n",
             ),
         ),
         ("tests/test_private.py::test_a_step_is_in_the_ledger_before_it_is_released",),
@@ -211,19 +217,25 @@ MUTATIONS = (
     ),
     Mutation(
         "a step takes any batch",
-        (("private.py", "        self._out.refuse_other(batch)\n", ""),),
+        (("private/run.py", "        handed.refuse_other(batch)\n", ""),),
         (
             "tests/test_private_refusals.py::test_another_batch_is_refused_and_the_right_one_is_welcome_afterwards",
         ),
     ),
     Mutation(
         "two steps on one batch",
-        (("private.py", "self._failed, self._out = False, None", "self._failed = False"),),
+        (
+            (
+                "private/run.py",
+                "self._has_failed, self._handed = False, None",
+                "self._has_failed = False",
+            ),
+        ),
         ("tests/test_private_refusals.py::test_a_second_step_on_a_batch_is_refused",),
     ),
     Mutation(
         "a batch that was written to is not noticed",
-        (("loading/handed.py", "if checksums(self._leaves) != self._prints:", "if False:"),),
+        (("private/handed.py", "if checksums(self._leaves) != self._prints:", "if False:"),),
         ("tests/test_private_refusals.py::test_a_batch_that_was_written_to_is_refused",),
     ),
     Mutation(
@@ -311,7 +323,7 @@ MUTATIONS = (
         "how records were isolated is not written down",
         (
             (
-                "private.py",
+                "private/run.py",
                 '        self.ledger.note_way("batched" if batched else self.sensitive.way)\n',
                 "",
             ),
@@ -480,7 +492,7 @@ MUTATIONS = (
         "a run is seeded although nobody asked for it",
         (
             (
-                "private.py",
+                "private/making.py",
                 "generator = SecureGenerator() if seed is None else SeededGenerator(seed)",
                 "generator = SeededGenerator(seed or 0)",
             ),
@@ -504,22 +516,40 @@ MUTATIONS = (
     ),
     Mutation(
         "groups share the noise of one",
-        (("private.py", "return total * math.sqrt(groups)", "return total"),),
+        (
+            (
+                "private/scale.py",
+                "return noise_multiplier * math.sqrt(groups)",
+                "return noise_multiplier",
+            ),
+        ),
         ("tests/test_private.py::test_groups_get_noise_by_their_bounds_for_the_same_guarantee",),
     ),
     Mutation(
         "the adaptive scale is not paid for",
-        (("private.py", "return accounting.without_side_query(total, side)", "return total"),),
+        (
+            (
+                "private/scale.py",
+                "return accounting.without_side_query(self._noise_multiplier, self._side_noise())",
+                "return self._noise_multiplier",
+            ),
+        ),
         ("tests/test_private.py::test_the_adaptive_scale_finds_the_median_of_the_norms",),
     ),
     Mutation(
         "the adaptive scale reads the count without noise",
-        (("private.py", "add_noise_([released], std=std, generator=self._noise)", "pass"),),
+        (("private/scale.py", "add_noise_([noisy], std=std, generator=generator)", "pass"),),
         ("tests/test_private.py::test_the_count_of_the_adaptive_scale_is_noisy",),
     ),
     Mutation(
         "lost steps are forgotten",
-        (("private.py", "steps=self._skipped(lost))", "steps=1)"),),
+        (
+            (
+                "private/account.py",
+                "self.ledger.record(**self.plan.event(), steps=skipped)",
+                "self.ledger.record(**self.plan.event(), steps=1)",
+            ),
+        ),
         (
             "tests/test_checkpoint.py::"
             "test_steps_after_the_last_save_count_as_spent_in_a_secure_run",
@@ -555,8 +585,8 @@ MUTATIONS = (
     Mutation(
         "a gradient from before training moves a frozen parameter",
         (
-            ("private.py", ", *self._optimized().values()]", "]"),
-            ("private.py", "p.grad = None  # it would move all the same", "pass"),
+            ("private/guard.py", ", *optimized.values()]", "]"),
+            ("private/guard.py", "p.grad = None  # it would move all the same", "pass"),
         ),
         (
             "tests/test_private_refusals.py::test_a_gradient_that_a_frozen_parameter_has_never_moves_it",

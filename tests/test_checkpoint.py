@@ -83,10 +83,10 @@ def test_a_step_is_in_the_journal_before_its_gradient_is_handed_on(tmp_path, mon
     def broken(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("psac.private.add_noise_", broken)
+    monkeypatch.setattr("psac.private.run.add_noise_", broken)
     with pytest.raises(KeyboardInterrupt):
         step_through(private, scheduler)
-    assert journal_of(path).read_text().split() == [private.id, "0", "+1"]
+    assert journal_of(path).read_text().split() == [private.account.id, "0", "+1"]
 
 
 def test_steps_that_were_lost_twice_count_twice(tmp_path):
@@ -108,8 +108,8 @@ def test_steps_that_were_lost_twice_count_twice(tmp_path):
 @pytest.fixture
 def another_process(monkeypatch):
     """What the process remembers of its runs is gone, so that only the disk knows."""
-    monkeypatch.setattr("psac.private.released", {})
-    return lambda: psac.private.released.clear()
+    monkeypatch.setattr("psac.private.account.released", {})
+    return lambda: psac.private.account.released.clear()
 
 
 def spent_when_loaded(path: Path) -> int:
@@ -241,7 +241,7 @@ def test_a_folder_that_is_deleted_stops_no_training(tmp_path, another_process):
 def test_a_journal_that_cannot_be_written_stops_the_release(tmp_path):
     private, scheduler = make(seed=None)
     psac.save_checkpoint(tmp_path / "last", private, scheduler=scheduler)
-    for file in private.on_release.journal._files.values():
+    for file in private.account.on_release.journal._files.values():
         file.close()
     before = weights(private)
     with pytest.raises(ValueError, match="closed file"):
@@ -265,7 +265,7 @@ def test_many_checkpoints_cost_one_write_a_step(tmp_path):
     private, scheduler = make(seed=None)
     for k in range(20):
         psac.save_checkpoint(tmp_path / str(k), private, scheduler=scheduler)
-    assert len(private.on_release.journal._files) == 1
+    assert len(private.account.on_release.journal._files) == 1
 
 
 def test_a_damaged_journal_is_refused(tmp_path):
@@ -277,7 +277,7 @@ def test_a_damaged_journal_is_refused(tmp_path):
     second, scheduler = make(seed=None)
     with pytest.raises(ValueError, match=r"checkpoint\.journal is damaged.*'1\+1'"):
         psac.load_checkpoint(path, second, scheduler=scheduler)
-    assert second.id != first.id  # nothing was changed
+    assert second.account.id != first.account.id  # nothing was changed
 
 
 @pytest.mark.parametrize("lost", [2, 6, 7, 9])
@@ -304,7 +304,7 @@ def test_lost_bins_are_not_drawn_again(tmp_path, lost):
         if first.step(loss, batch):
             break
     psac.save_checkpoint(path, first)  # in the middle of an epoch of seven bins
-    journal_of(path).write_text(f"{first.id}\n{1 + lost}\n")
+    journal_of(path).write_text(f"{first.account.id}\n{1 + lost}\n")
     with pytest.warns(psac.PrivacyWarning, match=f"{lost} steps ran after"):
         psac.load_checkpoint(path, second)
     drawn = 1 + lost if lost <= 6 else 14

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[1]
 HOLD = """
 import sys, time, pathlib
 sys.path.insert(0, {root!r})
-from psac.locking import locked
+from psac.checkpoint.locking import locked
 with locked(pathlib.Path({path!r})):
     print("held", flush=True)
     time.sleep(600)

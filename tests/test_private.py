@@ -160,14 +160,14 @@ def test_parameters_of_half_precision_are_summed_and_noised_in_float32(dtype):
         return F.cross_entropy(model(x.to(dtype)).float(), y)
 
     private = private_run(model, noise_multiplier=1.0, steps=3, epochs=None)
-    collect, kinds = private._total.collect, set()
+    collect, kinds = private._sums.collect, set()
 
     def collected():
         sums = collect()
         kinds.update(total.dtype for total in sums.values())
         return sums
 
-    private._total.collect = collected
+    private._sums.collect = collected
     train(private, loss=cast)
     assert private.steps_taken == 3
     assert kinds == {torch.float32}
@@ -625,7 +625,7 @@ def test_a_step_is_in_the_ledger_before_it_is_released(monkeypatch):
     def broken(*_, **__):
         raise OSError("no more randomness")
 
-    monkeypatch.setattr("psac.private.add_noise_", broken)
+    monkeypatch.setattr("psac.private.run.add_noise_", broken)
     before = weights(private.model)
     with pytest.raises(OSError, match="randomness"):
         train(private)
@@ -641,7 +641,7 @@ def test_whoever_asked_is_told_of_a_step_before_the_optimizer_sees_it():
     def tell(steps):
         told.append((steps, torch.equal(weights(private.model), before)))
 
-    private.on_release = tell
+    private.account.on_release = tell
     for batch in private.loader:
         private.step(loss, batch)
         break
@@ -721,9 +721,9 @@ def test_the_adaptive_scale_finds_the_median_of_the_norms(median):
         for batch in private.loader:
             private.step(scaled, batch)
     assert 0.8 * median < private.scale < 1.25 * median
-    assert private._total.clipping == psac.PSAC(r=0.1, scale=private.scale)
+    assert private._sums.clipping == psac.PSAC(r=0.1, scale=private.scale)
     # The count is paid for out of the same noise multiplier.
-    gradient, count = private._gradient_noise, 256 / 10
+    gradient, count = private._noise_over_bound(), 256 / 10
     assert gradient > 1.0
     assert gradient**-2 + count**-2 == pytest.approx(1.0)
     assert private.epsilon() == pytest.approx(

@@ -35,8 +35,8 @@ def directory(tmp_path, monkeypatch) -> Path:
 @pytest.fixture(autouse=True)
 def another_process(monkeypatch):
     """What the process remembers of its runs is gone, so that only the disk knows."""
-    monkeypatch.setattr("psac.private.released", {})
-    return lambda: psac.private.released.clear()
+    monkeypatch.setattr("psac.private.account.released", {})
+    return lambda: psac.private.account.released.clear()
 
 
 def begun(path: Path, steps: int = 0, seed: int | None = None):
@@ -79,7 +79,9 @@ def test_a_restored_backup_counts_what_was_released_since(tmp_path, another_proc
     step_through(private, scheduler, until=4)
     another_process()
     restore(copy, folder)
-    assert spent_beside(path, private.id) == 1  # the journal was restored with the checkpoint
+    assert (
+        spent_beside(path, private.account.id) == 1
+    )  # the journal was restored with the checkpoint
     second, scheduler, told = resumed(path)
     assert len(told) == 1
     assert "3 steps ran after" in told[0]
@@ -112,8 +114,8 @@ def test_a_machine_without_the_record_says_what_it_cannot_know(
     another_process()
     second, _, told = resumed(path)
     assert told == [
-        f"this machine has no record of run {private.id}: if the run went on elsewhere after this "
-        "copy was made, count those steps with private.charge(steps)."
+        f"this machine has no record of run {private.account.id}: if the run went on elsewhere "
+        "after this copy was made, count those steps with private.charge(steps)."
     ]
     assert second.ledger.steps == 2
     assert resumed(path)[2] == []  # it has one now
@@ -129,7 +131,7 @@ def test_one_warning_tells_that_journal_and_record_are_missing(
     another_process()
     (told,) = resumed(path)[2]
     assert f"no journal of this run beside {path}" in told
-    assert f"no record of run {private.id}" in told
+    assert f"no record of run {private.account.id}" in told
 
 
 def test_a_seeded_run_has_no_record_and_no_warning(tmp_path, another_process, directory):
@@ -154,7 +156,7 @@ def test_runs_are_not_mixed_up(tmp_path, another_process):
     second, scheduler = begun(tmp_path / "second")
     step_through(second, scheduler, until=1)
     another_process()
-    assert (spent_on_record(first.id), spent_on_record(second.id)) == (4, 1)
+    assert (spent_on_record(first.account.id), spent_on_record(second.account.id)) == (4, 1)
     assert resumed(tmp_path / "second")[0].ledger.steps == 1
     assert resumed(tmp_path / "first")[0].ledger.steps == 4
 
@@ -163,7 +165,7 @@ def test_a_step_is_on_record_before_the_optimizer_sees_its_gradient(tmp_path):
     private, scheduler = begun(tmp_path / "checkpoint")
     counts = []
     private.optimizer.register_step_pre_hook(
-        lambda *_: counts.append((spent_on_record(private.id), private.ledger.steps))
+        lambda *_: counts.append((spent_on_record(private.account.id), private.ledger.steps))
     )
     step_through(private, scheduler, until=3)
     assert {count for count, _ in counts} >= {1, 2, 3}
@@ -179,14 +181,14 @@ folder, copy = sys.argv[1:]
 private, scheduler = make(seed=None)
 psac.save_checkpoint(folder + "/checkpoint", private, scheduler=scheduler)
 shutil.copytree(folder, copy)
-written = private.on_release
+written = private.account.on_release
 
 def killed(steps):
     written(steps)
     if private.ledger.steps == 3:
         os.kill(os.getpid(), signal.SIGKILL)
 
-private.on_release = killed
+private.account.on_release = killed
 step_through(private, scheduler)
 """
 
@@ -217,7 +219,7 @@ def test_processes_that_train_one_run_at_once_are_all_on_record(tmp_path, anothe
     psac.save_checkpoint(folder / "checkpoint", first, scheduler=scheduler)
     step_through(second, other, until=3)
     another_process()
-    assert spent_on_record(first.id) == 5
+    assert spent_on_record(first.account.id) == 5
     assert resumed(folder / "checkpoint")[0].ledger.steps == 5
     assert resumed(copy / "checkpoint")[0].ledger.steps == 5
 
@@ -225,13 +227,13 @@ def test_processes_that_train_one_run_at_once_are_all_on_record(tmp_path, anothe
 def test_steps_that_were_charged_by_hand_are_on_record(tmp_path):
     private, _ = begun(tmp_path / "checkpoint")
     private.charge(5)
-    assert spent_on_record(private.id) == 5
+    assert spent_on_record(private.account.id) == 5
 
 
 def test_the_record_is_a_file_of_its_own_in_a_directory_of_the_owner(tmp_path, directory):
     private, scheduler = begun(tmp_path / "first")
     psac.save_checkpoint(tmp_path / "second", private, scheduler=scheduler)
-    record = record_of(private.id)
+    record = record_of(private.account.id)
     assert list(directory.iterdir()) == [record]
     assert not record.samefile(journal_of(tmp_path / "first"))
     assert record.stat().st_nlink == 1
@@ -253,7 +255,7 @@ def test_training_goes_on_without_a_record_and_says_so_once(tmp_path, no_directo
         psac.save_checkpoint(path, private, scheduler=scheduler)
     step_through(private, scheduler, until=2)
     psac.save_checkpoint(path, private, scheduler=scheduler)  # warnings are errors here
-    assert spent_beside(path, private.id) == 2
+    assert spent_beside(path, private.account.id) == 2
 
 
 def test_a_run_that_is_loaded_where_no_record_can_be_kept_warns_once(
@@ -265,7 +267,7 @@ def test_a_run_that_is_loaded_where_no_record_can_be_kept_warns_once(
         psac.save_checkpoint(path, private, scheduler=scheduler)
     another_process()
     (told,) = resumed(path)[2]
-    assert f"this machine has no record of run {private.id}" in told
+    assert f"this machine has no record of run {private.account.id}" in told
     assert "can be kept" in told
 
 
@@ -278,7 +280,7 @@ def test_a_record_is_kept_as_soon_as_it_can_be(tmp_path, no_directory, monkeypat
     monkeypatch.setenv("PSAC_STATE_DIR", str(directory))
     psac.save_checkpoint(path, private, scheduler=scheduler)
     step_through(private, scheduler, until=3)
-    assert spent_on_record(private.id) == 3
+    assert spent_on_record(private.account.id) == 3
 
 
 def test_a_record_that_is_deleted_stops_no_training_and_is_made_again(tmp_path, directory):
@@ -286,15 +288,15 @@ def test_a_record_that_is_deleted_stops_no_training_and_is_made_again(tmp_path, 
     private, scheduler = begun(path)
     shutil.rmtree(directory)
     step_through(private, scheduler, until=2)
-    assert spent_on_record(private.id) is None
+    assert spent_on_record(private.account.id) is None
     psac.save_checkpoint(path, private, scheduler=scheduler)
-    assert spent_on_record(private.id) == 2
+    assert spent_on_record(private.account.id) == 2
 
 
 def test_a_step_that_cannot_be_put_on_record_is_not_released(tmp_path):
     private, scheduler = begun(tmp_path / "checkpoint")
     before = [p.clone() for p in private.model.parameters()]
-    for file in private.on_release.record._files.values():
+    for file in private.account.on_release.record._files.values():
         file.close()
     with pytest.raises(ValueError, match="closed file"):
         step_through(private, scheduler)
@@ -303,12 +305,12 @@ def test_a_step_that_cannot_be_put_on_record_is_not_released(tmp_path):
 
 def test_a_damaged_record_is_refused_before_anything_changes(tmp_path):
     private, _ = begun(tmp_path / "checkpoint")
-    with open(record_of(private.id), "a") as file:
+    with open(record_of(private.account.id), "a") as file:
         file.write("1+1\n")
     second, scheduler = make(seed=None)
-    with pytest.raises(ValueError, match=rf"{private.id} is damaged.*'1\+1'"):
+    with pytest.raises(ValueError, match=rf"{private.account.id} is damaged.*'1\+1'"):
         psac.load_checkpoint(tmp_path / "checkpoint", second, scheduler=scheduler)
-    assert second.id != private.id
+    assert second.account.id != private.account.id
 
 
 @pytest.mark.parametrize("run", ["", "..", "../../.bashrc", "0123456789abcdeF", "/etc/passwd"])

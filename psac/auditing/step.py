@@ -30,7 +30,8 @@ from torch import Tensor, nn
 
 from psac.auditing.bounds import Bound, clopper_pearson_lower_bound, gaussian_lower_bound
 from psac.noise.generators import InsecureNoiseWarning, SecureGenerator, SeededGenerator
-from psac.private import Clipping, make_private
+from psac.private import make_private
+from psac.private.run import Clipping
 
 HUGE = 1e6
 

@@ -176,7 +176,7 @@ def charge_lost_steps(
             "belongs to the checkpoint wherever that is moved)"
         )
     if record is None:
-        missing.append(f"this machine has no record of run {private.id}")
+        missing.append(f"this machine has no record of run {private.account.id}")
     if not missing or not private.ledger.secure:  # a seeded run repeats them, which costs nothing
         return None
     return (
@@ -187,9 +187,11 @@ def charge_lost_steps(
 
 def write_down_releases(path: Path, private: Private, unknown: str | None = None) -> None:
     """Every release from here on is written down; one warning says what cannot be known."""
-    releases = private.on_release
-    if not isinstance(releases, Releases) or releases.run != private.id:
-        releases = private.on_release = Releases(private.id, secure=private.ledger.secure)
+    releases = private.account.on_release
+    if not isinstance(releases, Releases) or releases.run != private.account.id:
+        releases = private.account.on_release = Releases(
+            private.account.id, secure=private.ledger.secure
+        )
     fault = releases.keep_beside(path, private.ledger.steps)
     if unknown or fault:
         private.ledger.note_warning(

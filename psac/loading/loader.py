@@ -10,17 +10,35 @@ from __future__ import annotations
 import copy
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch.utils.data import DataLoader, default_collate
 
 from psac import sampling
+from psac.accounting import Ledger
 from psac.errors import PrivacyError
 from psac.loading.collation import ByLength, Collated, ProbingCollate
 from psac.loading.dataset import loader_over
-from psac.plan import positive
+from psac.plan import Plan, positive
 from psac.sampling import Sampler
+
+
+class Run(Protocol):
+    """Whom the batches are for: told of each before it is handed out, and of empty draws."""
+
+    @property
+    def plan(self) -> Plan: ...
+    @property
+    def ledger(self) -> Ledger: ...
+
+    steps_taken: int
+
+    def start_pass(self) -> None: ...
+    def hand_out(self, batch: Any, *, last: bool, probe: Any = None) -> None: ...
+    def release(self) -> None: ...
+    def refuse_left_out(self) -> None: ...
+    def refuse_closed(self) -> None: ...
 
 
 class Loader:
@@ -32,7 +50,7 @@ class Loader:
 
     def __init__(
         self,
-        private: Any,
+        private: Run,
         data: Any,
         sampler: Sampler,
         physical_batch_size: int | None,
@@ -109,8 +127,7 @@ class Loader:
 
     def _steps_to_go(self) -> int:
         private = self._private
-        if private._closed:
-            raise PrivacyError("this private run is closed; call make_private for a new one.")
+        private.refuse_closed()
         left = private.plan.steps - private.ledger.steps
         if left <= 0:
             raise PrivacyError(
@@ -136,7 +153,7 @@ class Loader:
     def _check(self, own_pass: int) -> None:
         if self._pass != own_pass:
             raise PrivacyError("another pass over private.loader has begun; this one is void.")
-        self._private._refuse_left_out()
+        self._private.refuse_left_out()
 
     def advance(self) -> None:
         """The step that is out was released."""

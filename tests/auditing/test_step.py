@@ -38,7 +38,7 @@ def test_several_steps_and_physical_batches_keep_the_promise(physical):
 
 
 def test_half_the_noise_is_found(monkeypatch):
-    import psac.private as shipped
+    from psac.private import run as shipped
 
     whole = shipped.add_noise_
     monkeypatch.setattr(
@@ -146,9 +146,9 @@ def test_a_sampled_run_keeps_its_promise_and_shows_part_of_it(rule):
 
 
 def test_a_sampled_run_with_too_little_noise_is_found_out(monkeypatch):
-    honest = psac.private.add_noise_
+    honest = psac.private.run.add_noise_
     monkeypatch.setattr(
-        "psac.private.add_noise_",
+        "psac.private.run.add_noise_",
         lambda tensors, *, std, **others: honest(tensors, std=std / 8, **others),
     )
     plan = {"noise_multiplier": 4.0, "steps": 4, "sampling_rate": 0.5}

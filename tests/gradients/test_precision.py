@@ -16,7 +16,7 @@ from torch.nn.utils.parametrizations import weight_norm
 from torch.utils.data import TensorDataset
 
 import psac
-import psac.private
+import psac.private.run
 from psac.gradients import ClippedSum, Evaluator, measured
 from psac.gradients.contributions import joint
 from psac.gradients.kernels.loops import loops
@@ -191,9 +191,9 @@ def seeded(seed: int) -> torch.Generator:
 
 @pytest.mark.parametrize("dtype", [BFLOAT, torch.float16])
 def test_noise_is_added_in_float32_and_the_parameter_gets_its_own_dtype(monkeypatch, dtype):
-    seen, add_noise = [], psac.private.add_noise_
+    seen, add_noise = [], psac.private.run.add_noise_
     monkeypatch.setattr(
-        psac.private,
+        psac.private.run,
         "add_noise_",
         lambda sums, **rest: (seen.extend(s.clone() for s in sums), add_noise(sums, **rest)),
     )

@@ -45,12 +45,12 @@ def test_a_run_is_attacked_with_its_own_plan(call, run, monkeypatch):
 
 
 def test_noise_that_is_too_small_fails_the_command(call, run, monkeypatch):
-    honest = psac.private.add_noise_
+    honest = psac.private.run.add_noise_
 
     def faint(tensors, *, std, **others):
         return honest(tensors, std=std / 20, **others)
 
-    monkeypatch.setattr("psac.private.add_noise_", faint)
+    monkeypatch.setattr("psac.private.run.add_noise_", faint)
     assert call("audit", *FEW).code == 1
     found = call("audit", "first", *FEW)
     assert found.code == 1

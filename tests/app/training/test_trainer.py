@@ -17,13 +17,13 @@ import pytest
 import torch
 
 import psac
-from psac import private as private_module
 from psac.accounting import pricing
 from psac.app.training import Interrupted, Run, RunError, train
 from psac.app.training import trainer as trainer_module
 from psac.app.training.assembly import follow_schedule, model_of, private_of
 from psac.app.training.evaluation import evaluate, loss_of
 from psac.app.training.splits import Splits
+from psac.private import account as private_module
 from tests.app.training.small import CLASSES, recipe, splits
 
 pytestmark = pytest.mark.filterwarnings("ignore::psac.InsecureNoiseWarning")

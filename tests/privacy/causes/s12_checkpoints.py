@@ -19,7 +19,7 @@ from torch.utils.data import TensorDataset
 
 import psac
 from psac.checkpoint.saving import read
-from psac.private import released, trained
+from psac.private.account import released, trained
 from tests.privacy.case import case
 from tests.privacy.world import World, cross_entropy, network
 

@@ -1,0 +1,454 @@
+"""One private run: Algorithm 1 of DP-PSAC is `Private.step`, ended by `Private.release`.
+
+    draw         `loader` draws a batch by Poisson sampling (psac/loading, psac/sampling.py)
+    losses       the function runs for each record on its own (psac/gradients)
+    norms        of each record's gradient, over all parameters of a group
+    weights      the clipping rule's, held to weight * norm <= bound (psac/clipping)
+    sums         of weight * gradient
+    ledger       the step is written down, before anything is handed on (account.py)
+    noise        once per logical step, of the size that the bound says (psac/noise)
+    optimizer    steps on the noisy sum over the EXPECTED batch size (guard.py)
+
+Guarantees:
+
+- (epsilon, delta)-differential privacy of all that the optimizer sees, for the relation that the
+  sampling states, as the ledger says.
+- No record sees another: `step` calls the function under `torch.vmap`, or one record at a time.
+- What was released of the records before, while `psac.data` read them, is in the ledger from the
+  beginning, and noise that is calibrated leaves room for it.
+- Noise is added once per logical step, whatever the physical batches, and on an empty draw too.
+- Each record drawn enters the sum once: another batch than the one that the loader handed out, a
+  batch that was left out or altered, a backward or an optimizer step of the user's own, parameters
+  and buffers that something other than the optimizer has changed raise, and nothing is released.
+- Model and optimizer stay the user's own objects, and `close` gives them back without a trace.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from psac.accounting import Ledger
+from psac.clipping.rules import AdaptivePSAC, ClippingRule
+from psac.errors import PrivacyError
+from psac.gradients import ClippedSum, Evaluator, Sensitive
+from psac.gradients.isolation.generators import own_draws_of_torch, own_generators
+from psac.gradients.isolation.probe import Probe
+from psac.gradients.isolation.state import State
+from psac.gradients.vectorized.evaluate import LossFunction
+from psac.loading.collation import refuse_padding_that_counts
+from psac.loading.dataset import tensors_of
+from psac.loading.loader import Loader
+from psac.noise.gaussian import add_noise_
+from psac.noise.generators import NoiseGenerator
+from psac.plan import Plan, positive
+from psac.private import resume
+from psac.private.account import Account
+from psac.private.guard import Guard
+from psac.private.handed import Handed
+from psac.private.scale import LearnedScale, noise_for_groups
+
+Clipping = ClippingRule | AdaptivePSAC | Mapping[str, ClippingRule]
+
+
+class Private:
+    """A private training run: what `make_private` returns.
+
+    It is a context manager: leaving it closes the run.
+
+    Attributes:
+        model: The model, your own object.
+        optimizer: The optimizer, your own object.
+        loader: The batches. Pass each to `step` once.
+        ledger: What was released, and at which price; public. See `psac.Ledger`.
+        steps_taken: Logical steps that were released.
+        sensitive: Losses, norms and weights of the last batch, and how they were evaluated. They
+            are NOT private.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        data: Any,
+        *,
+        plan: Plan,
+        clipping: Clipping,
+        physical_batch_size: int | None,
+        lengths: Sequence[int] | None,
+        generator: NoiseGenerator,
+        released_before: Ledger,
+    ) -> None:
+        self.model, self.optimizer, self.clipping = model, optimizer, clipping
+        self.steps_taken = 0
+        self.sensitive: Sensitive | None = None
+        self.noise, self._chance = generator.spawn("noise"), generator.spawn("chance")
+        self._scale = LearnedScale(clipping, plan) if isinstance(clipping, AdaptivePSAC) else None
+        self.evaluator, self._probe = Evaluator(model), Probe(model)
+        self.parameters = self.evaluator.parameters
+        rule = self._scale.rule() if self._scale else clipping
+        self._sums = ClippedSum(self.evaluator, rule)  # type: ignore[arg-type]
+        self.guard = Guard(model, optimizer, self.parameters)
+        ledger = Ledger(secure=generator.secure) + released_before
+        self.account = Account(plan, ledger, self.guard.trainable_modules())
+        self.evaluator.outside.protect(tensors_of(data))
+        self.evaluator.on_warning = lambda sentence: self.ledger.note_warning(sentence)
+        sampler = plan.sampling.sampler(
+            num_records=plan.num_records,
+            expected_batch_size=plan.expected_batch_size,
+            generator=generator.spawn("sampling"),
+        )
+        self.loader = Loader(self, data, sampler, physical_batch_size, lengths)
+        self._handed: Handed | None = None  # the batch that awaits its step
+        self._has_failed = self._closed = False
+        self._state: State | None = None  # before the first of several physical batches
+        self.guard.attach(self)
+        self.account.announce_earlier_runs(type(model).__name__)
+
+    # Algorithm 1
+    def step(self, loss: LossFunction, batch: Any, *, batched: bool = False) -> bool:
+        """Algorithm 1 on a batch of `private.loader`.
+
+        Runs the loss function for each record on its own, clips, and adds up. At the end of a
+        logical batch it writes the ledger, adds noise, and steps the optimizer.
+
+        Args:
+            loss: `loss(model, *batch)`, or `loss(model, **batch)` if the batch is a mapping. It is
+                given a batch of ONE record, under `torch.vmap`, and returns the loss of that
+                record, by any reduction. A record that has no gradient returns a constant.
+            batch: The batch that the loader handed out, on any device.
+            batched: For functions that must see the whole batch to be fast, such as packed
+                sequences or routing by index. The function then returns one loss per record, a
+                tensor [n]. That no record changes another is tested, not enforced: on the backward
+                pass of every step, and, where the operations are new and at secret steps, with
+                other records set to NaN, made huge, exchanged, or left out.
+
+        Returns:
+            True if a logical step was released, False if more physical batches of the same logical
+            batch follow. Schedulers step when it is True.
+
+        Raises:
+            PrivacyError: The step would not be private: another batch than the one handed out, a
+                model that something other than the optimizer changed, a spent budget. Nothing is
+                released.
+            NotIsolated: The function or the model would let one record change another.
+
+        Examples:
+            ```python
+            for batch in private.loader:
+                if private.step(loss, batch):
+                    scheduler.step()
+            ```
+        """
+        handed = self._accept(loss, batch)
+        with self._own_randomness(batched):
+            refuse_padding_that_counts(self.model, loss, batch, handed.probe)
+            # losses, norms, weights, sums
+            self.sensitive = self._sums.add(loss, batch, batched=batched)
+        self._complete(batched)
+        if handed.is_last:
+            self.release()
+            self._probe.leave(loss, batch)
+        else:
+            self.guard.remember()
+        return handed.is_last
+
+    def release(self) -> None:
+        """Ledger, noise, optimizer; for loaders, which call it on an empty draw."""
+        sums = self._sums.collect()
+        self._probe.forget()
+        self.account.spend(1)
+        self.loader.advance()
+        self.steps_taken += 1
+        for bound, names in self._groups():
+            add_noise_(
+                [as_real(sums[name]) for name in names],
+                std=self._noise_over_bound() * bound,
+                generator=self.noise,
+                scale=1 / self.plan.expected_batch_size,
+            )
+        if self._scale:
+            self._scale.release(self.steps_taken, self.noise)
+            self._sums.clipping = self._scale.rule()
+        self.guard.step(sums)
+        self.guard.remember()
+
+    def _noise_over_bound(self) -> float:
+        """Standard deviation of the noise on a group's sum, over the group's bound."""
+        if self.noise_multiplier == 0:
+            return 0.0
+        if self._scale:
+            return self._scale.noise_for_gradients()
+        return noise_for_groups(self.noise_multiplier, len(self._sums.bounds))
+
+    def _groups(self) -> Iterator[tuple[float, list[str]]]:
+        """Bounds, and the parameters that are clipped together by them."""
+        groups = self._sums.groups
+        for k, bound in enumerate(self._sums.bounds):
+            yield bound, [name for name in self.parameters if groups.of([name]) == k]
+
+    # Before and after the sums
+    def _accept(self, loss: LossFunction, batch: Any) -> Handed:
+        """The batch that awaits its step, if the step may be taken; raises otherwise."""
+        handed = self._awaited()
+        handed.refuse_other(batch)
+        self.guard.refuse_other_parameters()
+        self.guard.refuse_changes()
+        self.evaluator.is_suspicious = self._probe.has_changed(loss)
+        # Physical batches start from the same state: how many there are must not show in it.
+        if self._state is not None:
+            self._state.restore()
+        elif not handed.is_last:
+            self._state = State({"model": self.model, "loss": loss})
+        self._has_failed = True  # until the batch is in the sums
+        return handed
+
+    def _complete(self, batched: bool) -> None:
+        """The batch is in the sums: it is done with."""
+        assert self._handed is not None
+        assert self.sensitive is not None
+        self.ledger.note_way("batched" if batched else self.sensitive.way)
+        if self._handed.is_last:
+            self._state = None
+        self._has_failed, self._handed = False, None
+        if self._scale:
+            self._scale.count(self.sensitive.norms)
+
+    def _awaited(self) -> Handed:
+        self.refuse_closed()
+        if self._handed is None:
+            raise PrivacyError(
+                "no batch awaits a step: each batch of private.loader is given to private.step "
+                "once, while the loop over private.loader is at it."
+            )
+        if self._has_failed:
+            raise PrivacyError(
+                "the loss function has failed on this batch. To try again with another function "
+                "would let the records of the batch decide how they are trained on: mend the "
+                "function, and begin a new pass over private.loader."
+            )
+        return self._handed
+
+    @contextlib.contextmanager
+    def _own_randomness(self, batched: bool) -> Iterator[None]:
+        """Dropout and the like draw from a secret stream, so that no place in a batch is known.
+
+        A seed of the user's would fix which numbers the k-th record of a batch gets.  Records that
+        are computed one at a time have generators of numpy and Python of their own (`OneByOne`).
+        """
+        if not self.ledger.secure:
+            yield
+            return
+        own = own_generators if batched else own_draws_of_torch
+        with own(int.from_bytes(self._chance.random_bytes(7), "big")):
+            yield
+
+    # For the loader
+    def start_pass(self) -> None:
+        """What was not released is forgotten."""
+        self._handed, self._has_failed, self._state = None, False, None
+        self._sums.discard()
+        if self._scale:
+            self._scale.forget()
+
+    def hand_out(self, batch: Any, *, last: bool, probe: Any = None) -> None:
+        """This batch awaits its step."""
+        self.refuse_left_out()
+        self.guard.begin()
+        self._handed = Handed(batch, last, probe)
+
+    def refuse_left_out(self) -> None:
+        """Raises if the last batch was not given to `step`."""
+        if self._handed is not None:
+            raise PrivacyError(
+                "the batch before this one was not given to private.step. Every batch of "
+                "private.loader must be, whatever is in it: which ones are left out would tell of "
+                "their records."
+            )
+
+    def refuse_closed(self) -> None:
+        if self._closed:
+            raise PrivacyError("this private run is closed; call make_private for a new one.")
+
+    # Life
+    def close(self) -> None:
+        """Gives model and optimizer back as they were; what was not released is forgotten."""
+        self.guard.detach()
+        self._closed = True
+        self._sums.discard()
+
+    def __enter__(self) -> Private:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Turns the model into a fixed function: gradients flow through it, and none reaches it.
+
+        It is for training something else through the model, such as the generator of a GAN.
+        """
+        parameters = [p for p in self.parameters.values() if p.requires_grad]
+        for parameter in parameters:
+            parameter.requires_grad_(False)
+        try:
+            yield
+        finally:
+            for parameter in parameters:
+                parameter.requires_grad_(True)
+
+    @contextlib.contextmanager
+    def public_change(self) -> Iterator[None]:
+        """Declares that what changes inside follows from public data or from the model itself.
+
+        It covers parameters and buffers of the model, and tensors that the loss function reads from
+        outside, such as the weights of a teacher.
+        """
+        self.guard.refuse_changes()
+        yield
+        self.guard.forget()
+        self._probe.forget()
+        self.evaluator.outside.accept()
+
+    # What was spent
+    @property
+    def plan(self) -> Plan:
+        """The public constants of the run."""
+        return self.account.plan
+
+    @property
+    def ledger(self) -> Ledger:
+        """What was released, and at which price; public."""
+        return self.account.ledger
+
+    @property
+    def noise_multiplier(self) -> float:
+        """Standard deviation of the noise over the bound, as calibrated or given."""
+        return self.plan.noise_multiplier
+
+    @property
+    def sampling_rate(self) -> float:
+        """Probability that a record is in a step."""
+        return self.plan.sampling_rate
+
+    @property
+    def expected_batch_size(self) -> int:
+        """The public constant that sums are divided by."""
+        return self.plan.expected_batch_size
+
+    @property
+    def planned_steps(self) -> int:
+        """Logical steps that the budget is planned for; `extend` adds to them."""
+        return self.plan.steps
+
+    @property
+    def epoch(self) -> int:
+        """Number of complete epochs so far."""
+        return self.plan.epoch_of(self.steps_taken)
+
+    @property
+    def scale(self) -> float:
+        """The scale that `AdaptivePSAC` has learned, from noisy counts: you may show it."""
+        return self._scale.value if self._scale else 1.0
+
+    def set_scale(self, scale: float) -> None:
+        """As it was when a state was taken."""
+        if self._scale:
+            self._scale.value = scale
+            self._sums.clipping = self._scale.rule()
+
+    def epsilon(self, delta: float | None = None) -> float:
+        """The privacy loss of all steps so far.
+
+        Args:
+            delta: At which delta. The default is that of `make_private`.
+
+        Returns:
+            An upper bound on epsilon: 0 before the first step, infinity without noise.
+
+        Raises:
+            ValueError: `delta` was given neither here nor to `make_private`.
+
+        Examples:
+            ```python
+            print(f"epsilon {private.epsilon():.2f}, or {private.epsilon(1e-7):.2f} at 1e-7")
+            ```
+        """
+        return self.ledger.epsilon(self.account.delta(delta))
+
+    def planned_epsilon(self, delta: float | None = None) -> float:
+        """The privacy loss when all planned steps are done; arguments as for `epsilon`."""
+        return self.account.planned_epsilon(delta)
+
+    def extend(self, *, epochs: float | None = None, steps: int | None = None) -> float:
+        """Plans more training with the same noise.
+
+        Args:
+            epochs: Further passes over the data.
+            steps: Further logical steps, in place of `epochs`.
+
+        Returns:
+            The epsilon of all planned steps together, or NaN if no `delta` is known.
+
+        Raises:
+            ValueError: Both or neither were given.
+        """
+        return self.account.extend(epochs, steps)
+
+    # Nothing lost
+    def state_dict(self) -> dict[str, Any]:
+        """Ledger, step, sampler, learned scale and, unless secure, the generator: plain JSON.
+
+        Model and optimizer have a state_dict of their own; `psac.save_checkpoint` saves all.
+        """
+        return resume.state_of(self)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on where `state` was taken; only for a run that has spent nothing yet.
+
+        What this process has released of the run since then counts as spent.
+        """
+        resume.restore(self, state)
+        self.charge_lost(self.account.known(), "this state")
+
+    def charge(self, steps: int) -> None:
+        """Counts steps as spent that a lost process took after this state was saved.
+
+        With balls in bins their bins are over as well, and so is an epoch that only the lost
+        process knew: no epoch may meet a record twice.
+        """
+        self.account.spend(self._skipped(positive("steps", steps)))
+
+    def charge_lost(self, spent: int, place: object) -> None:
+        """Counts what `place` does not know of the `spent` steps, unless it is repeated by a seed.
+
+        Wherever those were written down, they are: this adds to the ledger alone.
+        """
+        lost = self.account.lost(spent)
+        if lost:
+            self.account.charge_lost(lost, self._skipped(lost), place)
+        self.account.settle()
+
+    def _skipped(self, steps: int) -> int:
+        """How many steps are over when so many are lost."""
+        bins = self.plan.sampling.bins(self.plan.num_records, self.plan.expected_batch_size)
+        return self.loader.skip(steps, bins) if bins > 1 else steps
+
+    def __repr__(self) -> str:
+        plan = self.plan
+        secure = "" if self.ledger.secure else ", seeded: NOT private"
+        return (
+            f"Private(step {self.steps_taken} of {plan.steps}, noise_multiplier="
+            f"{plan.noise_multiplier:.4g}, sampling={plan.sampling.name} at rate "
+            f"{plan.sampling_rate:.4g}, clipping={self.clipping!r}{secure})"
+        )
+
+
+def as_real(values: Tensor) -> Tensor:
+    """A view of complex numbers as pairs of real ones: noise goes to both."""
+    return torch.view_as_real(values) if values.is_complex() else values
