@@ -235,7 +235,7 @@ MUTATIONS = (
     ),
     Mutation(
         "a batch that was written to is not noticed",
-        (("private/handed.py", "if checksums(self._leaves) != self._prints:", "if False:"),),
+        (("private/guard.py", "if checksums(self._leaves) != self._prints:", "if False:"),),
         ("tests/test_private_refusals.py::test_a_batch_that_was_written_to_is_refused",),
     ),
     Mutation(
@@ -518,9 +518,9 @@ MUTATIONS = (
         "groups share the noise of one",
         (
             (
-                "private/scale.py",
-                "return noise_multiplier * math.sqrt(groups)",
-                "return noise_multiplier",
+                "private/run.py",
+                "return self.noise_multiplier * math.sqrt(groups)",
+                "return self.noise_multiplier",
             ),
         ),
         ("tests/test_private.py::test_groups_get_noise_by_their_bounds_for_the_same_guarantee",),

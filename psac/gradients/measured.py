@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from psac.gradients.contributions.base import Budget, Contribution, Dense, square_sum
-from psac.gradients.contributions.cluster import Alone, Cluster, Joint
+from psac.gradients.contributions.cluster import Cluster, Joint
 from psac.gradients.contributions.joined import joined
 from psac.gradients.contributions.weights import Weights
 from psac.gradients.groups import Groups
@@ -38,7 +38,7 @@ class Measured:
         """`uses` says how often each source was used; `activation_bytes` is a guess."""
         self.num_samples, self.activation_bytes = num_samples, 0
         self.budget = Budget(MINIMAL_BUDGET + int(BUDGET_SHARE * activation_bytes))
-        self.joints: list[tuple[tuple[str, ...], Alone | Joint]] = []
+        self.joints: list[tuple[tuple[str, ...], Contribution | Joint]] = []
         self.squares: list[tuple[tuple[str, ...], Tensor]] = []
         self.methods: dict[str, str] = {}
         self._clusters = clusters
@@ -94,7 +94,7 @@ class Measured:
             if not self._waiting[place]:
                 self._measure(self._clusters[place])
 
-    def _add(self, names: tuple[str, ...], joint: Alone | Joint) -> None:
+    def _add(self, names: tuple[str, ...], joint: Contribution | Joint) -> None:
         self.squares.append((names, joint.norms_squared(self.budget)))
         self.joints.append((names, joint))
         self.methods |= dict.fromkeys(names, joint.method)
@@ -123,7 +123,7 @@ class Measured:
         with torch.no_grad():
             for name, values in rows.items():
                 squares = square_sum(in_double(values))  # of float32 they may overflow
-                measured._add((name,), Alone(name, Dense(values, squares)))
+                measured._add((name,), Dense(values, squares))
         return measured
 
     def norms_squared(self, groups: Groups) -> list[Tensor | None]:
@@ -156,5 +156,9 @@ class Measured:
         with torch.no_grad():
             while self.joints:
                 names, joint = self.joints.pop(0)
-                sums.update(joint.weighted_sums(by_group[groups.of(names)]))
+                of_group = by_group[groups.of(names)]
+                if isinstance(joint, Joint):
+                    sums.update(joint.weighted_sums(of_group))
+                else:
+                    sums[names[0]] = joint.weighted_sum(of_group)
         return sums

@@ -26,6 +26,7 @@ Guarantees:
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -48,9 +49,8 @@ from psac.noise.generators import NoiseGenerator
 from psac.plan import Plan, positive
 from psac.private import resume
 from psac.private.account import Account
-from psac.private.guard import Guard
-from psac.private.handed import Handed
-from psac.private.scale import LearnedScale, noise_for_groups
+from psac.private.guard import Guard, Handed
+from psac.private.scale import LearnedScale
 
 Clipping = ClippingRule | AdaptivePSAC | Mapping[str, ClippingRule]
 
@@ -146,7 +146,8 @@ class Private:
         """
         handed = self._accept(loss, batch)
         with self._own_randomness(batched):
-            refuse_padding_that_counts(self.model, loss, batch, handed.probe)
+            if handed.probe is not None:
+                refuse_padding_that_counts(self.model, loss, batch, handed.probe)
             # losses, norms, weights, sums
             self.sensitive = self._sums.add(loss, batch, batched=batched)
         self._complete(batched)
@@ -183,7 +184,8 @@ class Private:
             return 0.0
         if self._scale:
             return self._scale.noise_for_gradients()
-        return noise_for_groups(self.noise_multiplier, len(self._sums.bounds))
+        groups = len(self._sums.bounds)  # as many queries on one batch
+        return self.noise_multiplier * math.sqrt(groups)
 
     def _groups(self) -> Iterator[tuple[float, list[str]]]:
         """Bounds, and the parameters that are clipped together by them."""
@@ -196,7 +198,6 @@ class Private:
         """The batch that awaits its step, if the step may be taken; raises otherwise."""
         handed = self._awaited()
         handed.refuse_other(batch)
-        self.guard.refuse_other_parameters()
         self.guard.refuse_changes()
         self.evaluator.is_suspicious = self._probe.has_changed(loss)
         # Physical batches start from the same state: how many there are must not show in it.

@@ -6,8 +6,6 @@ noise of gradients is raised so that both queries together cost what the plan sa
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
@@ -52,8 +50,3 @@ class LearnedScale:
 
     def _side_noise(self) -> float:
         return self._rule.noise_multiplier(self._batch_size, self._noise_multiplier)
-
-
-def noise_for_groups(noise_multiplier: float, groups: int) -> float:
-    """The noise of each group's sum over the group's bound: K groups are K queries on one batch."""
-    return noise_multiplier * math.sqrt(groups)

@@ -16,13 +16,12 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from psac.gradients.contributions.base import Budget, Contribution
+from psac.gradients.contributions.base import Contribution
 from psac.gradients.contributions.derived import fits, pulled_back
 from psac.gradients.contributions.graph import Edge, Graph, trace
 from psac.gradients.contributions.joined import joined
 from psac.gradients.contributions.joint import Formed, Joint
 from psac.gradients.contributions.shared import Unstructured
-from psac.gradients.contributions.weights import Weights
 
 
 @dataclass(frozen=True)
@@ -40,13 +39,11 @@ class Cluster:
         parts: Mapping[int, list[Contribution]],
         passed: Mapping[str, list[Contribution]],
         num_samples: int,
-    ) -> Alone | Joint:
-        """From what arrived at sources, and what was passed on to parameters."""
+    ) -> Contribution | Joint:
+        """Of one parameter its contribution, from what arrived at sources and was passed on."""
         if self.graph is None:
-            (name,) = self.parameters
-            return Alone(
-                name, joined([p for uses in (*parts.values(), *passed.values()) for p in uses])
-            )
+            uses = [p for uses in (*parts.values(), *passed.values()) for p in uses]
+            return uses[0] if len(uses) == 1 else joined(uses)
         assert self.edges is not None
         by_edge: dict[Edge, list[Contribution]] = {}
         for source, uses in parts.items():
@@ -121,23 +118,3 @@ def cluster_of(
         return Cluster(ordered, sources)
     places = {key: edges[key] if key in edges else (graph.leaves[names[key]], 0) for key in members}
     return Cluster(ordered, sources, graph, places)
-
-
-class Alone:
-    """A parameter that records were computed from directly: most are."""
-
-    def __init__(self, name: str, part: Contribution):
-        self.name, self.part = name, part
-
-    @property
-    def method(self) -> str:
-        return self.part.method
-
-    def norms_squared(self, budget: Budget) -> Tensor:
-        return self.part.norms_squared(budget)
-
-    def weighted_sums(self, weights: Weights) -> dict[str, Tensor]:
-        return {self.name: self.part.weighted_sum(weights)}
-
-    def zero_samples(self, samples: Tensor) -> None:
-        self.part.zero_samples(samples)

@@ -24,7 +24,7 @@ def checksums(tensors: Iterable[Tensor]) -> list[int]:
     Against mistakes, not against those who look for a collision.
     """
     tensors, compiled = list(tensors), loops()
-    if compiled is None:
+    if compiled is None or not tensors:
         return [checksum(tensor) for tensor in tensors]
     plain = [tensor for tensor in tensors if tensor.is_cpu and is_plain(tensor)]
     sums = compiled.checksums(plain)
@@ -59,34 +59,28 @@ class Prints:
     def __init__(self, tensors: Sequence[Tensor]) -> None:
         self._place = secrets.randbits(30)
         self._versions = [tensor._version for tensor in tensors]
-        large = [k for k, tensor in enumerate(tensors) if is_large(tensor)]
-        windows = [window(tensors[k], self._place) for k in large]
-        sums = checksums([*tensors, *windows])
+        self._large = [k for k, t in enumerate(tensors) if t.nbytes > LARGE and is_plain(t)]
+        sums = checksums([*tensors, *(window(tensors[k], self._place) for k in self._large)])
         self._whole, self._windows = sums[: len(tensors)], sums[: len(tensors)]
-        for k, part in zip(large, sums[len(tensors) :], strict=True):
+        for k, part in zip(self._large, sums[len(tensors) :], strict=True):
             self._windows[k] = part
 
     def changed(self, tensors: Sequence[Tensor]) -> set[int]:
         """The numbers of those that are not what they were."""
         if len(tensors) != len(self._whole):
             return set(range(max(len(tensors), len(self._whole))))
-        windows = checksums([window(tensor, self._place) for tensor in tensors])
-        written = [
-            k
-            for k, tensor in enumerate(tensors)
-            if tensor._version != self._versions[k] or windows[k] != self._windows[k]
-        ]
+        windows = list(tensors)
+        for k in self._large:
+            windows[k] = window(tensors[k], self._place)
+        now = zip(tensors, checksums(windows), self._versions, self._windows, strict=True)
+        written = [k for k, (t, w, v, was) in enumerate(now) if t._version != v or w != was]
         whole = checksums([tensors[k] for k in written])
-        return {k for k, now in zip(written, whole, strict=True) if now != self._whole[k]}
-
-
-def is_large(tensor: Tensor) -> bool:
-    return tensor.nbytes > LARGE and is_plain(tensor)
+        return {k for k, sum_ in zip(written, whole, strict=True) if sum_ != self._whole[k]}
 
 
 def window(tensor: Tensor, place: int) -> Tensor:
     """A sixteenth of a large tensor, all of a small one."""
-    if not is_large(tensor):
+    if tensor.nbytes <= LARGE or not is_plain(tensor):
         return tensor
     length = tensor.numel() // 16
     start = place % (tensor.numel() - length)

@@ -43,7 +43,7 @@ class Probe:
         chosen = [trees.record(batch, k) for k in sorted({0, last // 2, last})]
         records = [trees.map_tensors(record, own_copy) for record in chosen]
         seed = secrets.randbits(31)
-        first, second = self._values(loss, records, seed), self._values(loss, records, seed)
+        first, second = self._values(loss, records, seed, times=2)
         if are_equal(first, second):  # it draws no random numbers of its own
             self._left = code_of(loss), records, seed, first
 
@@ -57,22 +57,25 @@ class Probe:
         if left is None or left[0] != code_of(loss):
             return False
         _, records, seed, before = left
-        return not are_equal(before, self._values(loss, records, seed))
+        return not are_equal(before, *self._values(loss, records, seed))
 
-    def _values(self, loss: LossFunction, records: list[Any], seed: int) -> list[Tensor]:
-        """None at all if the function fails on a single record without vmap."""
-        state, values = State({"model": self.model, "loss": loss}), []
+    def _values(
+        self, loss: LossFunction, records: list[Any], seed: int, times: int = 1
+    ) -> list[list[Tensor]]:
+        """So many times, each from the same state; none if the function fails without vmap."""
+        state, values = State({"model": self.model, "loss": loss}), [[] for _ in range(times)]
         torch.clear_autocast_cache()  # of weights before the optimizer's step
-        try:
-            with torch.enable_grad(), same_generators():
-                for record in records:
-                    seed_all(seed)
-                    result = trees.call(loss, self.model, trees.map_tensors(record, own_copy))
-                    values.append(result.detach().double().clone())
-        except Exception:  # noqa: BLE001 - where the function is evaluated, it tells of it
-            return []
-        finally:
-            state.restore()
+        for results in values:
+            try:
+                with torch.enable_grad(), same_generators():
+                    for record in records:
+                        seed_all(seed)
+                        result = trees.call(loss, self.model, trees.map_tensors(record, own_copy))
+                        results.append(result.detach().double().clone())
+            except Exception:  # noqa: BLE001 - where the function is evaluated, it tells of it
+                results.clear()
+            finally:
+                state.restore()
         return values
 
 

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from psac.gradients.contributions.base import Bias, Budget, Dense, square_sum
+from psac.gradients.contributions.base import Bias, Budget, Dense, largest_squared, square_sum
 from psac.gradients.contributions.memory import TEMPORARY_BYTES, slices
 from psac.gradients.contributions.weights import Weights
 from psac.gradients.kernels.loops import CHUNKS
@@ -198,8 +198,8 @@ class Patches:
         if self.kept:
             return torch.stack([part.mass() for part in self.kept]).sum(0)
         inputs, grad = (self._samples_first(t).flatten(1) for t in (self.inputs, self.grad))
-        peak = torch.linalg.vector_norm(inputs, math.inf, dim=1).square()
-        return self.inputs.shape[1] * math.prod(self.shape[2:]) * peak * square_sum(grad)
+        patch = self.inputs.shape[1] * math.prod(self.shape[2:]) * largest_squared(inputs)
+        return patch * square_sum(grad)
 
     def zero_samples(self, samples: Tensor) -> None:
         for part in self.kept:

@@ -21,6 +21,7 @@ from psac.gradients.contributions.base import (
     Outer,
     diagonal_product,
     gram_sum,
+    largest_squared,
     product_of,
     rows,
     square_sum,
@@ -127,11 +128,8 @@ class Plane:
         compiled = self.compiled()
         if compiled is not None and self.stride == (1, 1):
             found = compiled.pixels(self.inputs, self.grad, self.geometry)
-            peaks = [
-                torch.linalg.vector_norm(rows(t), math.inf, dim=1).square()
-                for t in (self.inputs, self.grad)
-            ]
-            finite = product_of(*peaks).isfinite()[: len(found.squares)]
+            peaks = [largest_squared(t) for t in (self.inputs, self.grad)]
+            finite = product_of(*peaks).isfinite()
             squares = torch.where(finite, found.squares, math.inf)
             return self.guarded(found._replace(squares=squares), budget)
         (height, width), (oh, ow) = self.geometry.sizes(), self.out

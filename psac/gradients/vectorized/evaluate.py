@@ -34,10 +34,10 @@ from psac.gradients.rules.chance import NeedsSharing, Place
 from psac.gradients.rules.derivatives import NeedsCopies
 from psac.gradients.rules.values import NeedsPaths
 from psac.gradients.vectorized.libraries import (
+    OnlyRulesOfTorch,
     is_loop_over_records,
     refuse_seeding,
     without_branches,
-    without_own_rules,
 )
 from psac.gradients.vectorized.old_functions import with_old_functions
 from psac.gradients.vectorized.paths import MeasuredPaths, Path, followed
@@ -181,7 +181,7 @@ class Vectorized:
         seed, versions = torch.initial_seed(), [leaf._version for leaf in inputs]
         functions: set[Any] = set()
         with (
-            without_own_rules(functions, lambda: WithinFunction(self.watch), self.with_loops),
+            OnlyRulesOfTorch(functions, lambda: WithinFunction(self.watch), self.with_loops),
             with_old_functions(rec, functions),
         ):
             with (

@@ -43,42 +43,61 @@ RULES_OF_TORCH = {
     *("smooth_l1_loss_backward", "huber_loss_backward", "mse_loss_backward", "addr"),
     *("nll_loss_forward", "nll_loss_backward", "nll_loss2d_forward", "nll_loss2d_backward"),
 }
+FUNCTION_RULES = custom_function_call.functorch_table
 SEES_ALL = ("CPU", "Auto", "Func", "Comp", "Batch")  # how the keys of such kernels begin
+
+
+NOTHING = contextlib.nullcontext()
+
+
+class Replaced:
+    """Other values for attributes, in here: (owner, name, value)."""
+
+    __slots__ = ("_before", "_entries")
+
+    def __init__(self, *entries: tuple[Any, str, Any]) -> None:
+        self._entries = entries
+
+    def __enter__(self) -> None:
+        self._before = [getattr(owner, name) for owner, name, _ in self._entries]
+        for owner, name, value in self._entries:
+            setattr(owner, name, value)
+
+    def __exit__(self, *_: object) -> None:
+        for (owner, name, _), value in zip(self._entries, self._before, strict=True):
+            setattr(owner, name, value)
 
 
 @contextlib.contextmanager
 def without_branches(made: Callable[[Any], None]) -> Iterator[None]:
-    """For the forward.  `made` is told of tensors that leave a transform of torch.func."""
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(telling(made))
-        stack.enter_context(without_seeding())
-        stack.enter_context(without_checkpoints())
-        if "torch._dynamo" in sys.modules:
-            stack.enter_context(torch.compiler.set_stance("force_eager"))
-        if "transformers.masking_utils" in sys.modules:
-            stack.enter_context(with_all_masks())
+    """For the forward.  `made` is told of tensors that leave a transform of torch.func.
+
+    Those pass no function mode.  Seeding is refused, and checkpoints are plain calls.
+    """
+
+    def told(function: Callable) -> Callable:
+        def run(*args: Any) -> Any:
+            result = function(*args)
+            made(result)
+            return result
+
+        return run
+
+    leaving = ("_remove_batch_dim_impl", "_unwrap_for_grad_impl")
+    eager = torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else None
+    with (
+        Replaced(*((predispatch, name, told(getattr(predispatch, name))) for name in leaving)),
+        without_seeding(),
+        without_checkpoints(),
+        eager or NOTHING,
+        with_all_masks() if "transformers.masking_utils" in sys.modules else NOTHING,
+    ):
         yield
 
 
-@contextlib.contextmanager
-def replacing(module: Any, **names: Any) -> Iterator[None]:
-    """Other values for attributes of a module, in here."""
-    before = {name: getattr(module, name) for name in names}
-    try:
-        for name, value in names.items():
-            setattr(module, name, value)
-        yield
-    finally:
-        for name, value in before.items():
-            setattr(module, name, value)
-
-
-@contextlib.contextmanager
-def without_seeding() -> Iterator[None]:
+def without_seeding() -> Replaced:
     """Whoever seeds torch in here is refused."""
-    names = {"manual_seed": refuse_seeding}
-    with replacing(torch, **names), replacing(torch.random, **names):
-        yield
+    return Replaced(*((owner, "manual_seed", refuse_seeding) for owner in (torch, torch.random)))
 
 
 def refuse_seeding(seed: int | None = None) -> NoReturn:
@@ -89,58 +108,46 @@ def refuse_seeding(seed: int | None = None) -> NoReturn:
     )
 
 
-@contextlib.contextmanager
-def telling(made: Callable[[Any], None]) -> Iterator[None]:
-    """Results of torch.func.grad, torch.vmap and the like pass no function mode."""
-
-    def told(function: Callable) -> Callable:
-        def run(*args: Any) -> Any:
-            result = function(*args)
-            made(result)
-            return result
-
-        return run
-
-    names = ("_remove_batch_dim_impl", "_unwrap_for_grad_impl")
-    with replacing(predispatch, **{name: told(getattr(predispatch, name)) for name in names}):
-        yield
-
-
-@contextlib.contextmanager
-def without_own_rules(
-    called: set[Any], within: Callable[[], Any], with_loops: bool
-) -> Iterator[None]:
+class OnlyRulesOfTorch:
     """For forward and backward: a batching rule that torch did not make raises `NotVectorized`.
 
     `called` gets the autograd functions that ran, each of them under the mode that `within` makes.
     `with_loops`: torch may call an operator for one record after the other where it has no batching
     rule.
     """
-    table = custom_function_call.functorch_table
-    usual = table[TransformType.Vmap]
 
-    def rule(interpreter: Any, function: Any, *operands: Any, **kwargs: Any) -> Any:
-        called.add(function)
+    def __init__(self, called: set[Any], within: Callable[[], Any], with_loops: bool) -> None:
+        self._called, self._within, self._with_loops = called, within, with_loops
+
+    def __enter__(self) -> None:
+        self._usual = FUNCTION_RULES[TransformType.Vmap]
+        self._ruled = {op: op._vmap_fn for op in with_own_rules(len(torch.library._impls))}
+        self._falls_back = _functorch._is_vmap_fallback_enabled()
+        _functorch._set_vmap_fallback_enabled(self._with_loops)
+        FUNCTION_RULES[TransformType.Vmap] = self._rule
+        for op in self._ruled:
+            op._vmap_fn = functools.partial(refuse_operator, op)
+
+    def __exit__(self, *_: object) -> None:
+        _functorch._set_vmap_fallback_enabled(self._falls_back)
+        FUNCTION_RULES[TransformType.Vmap] = self._usual
+        for op, function in self._ruled.items():
+            op._vmap_fn = function
+
+    def _rule(self, interpreter: Any, function: Any, *operands: Any, **kwargs: Any) -> Any:
+        self._called.add(function)
         if function.vmap is not torch.autograd.Function.vmap:
             raise NotVectorized(
                 f"{function.__name__} is an autograd.Function with a vmap rule of its own, which "
                 "sees all records at once"
             )
-        return usual(interpreter, under(within, function), *operands, **kwargs)
+        return self._usual(interpreter, under(self._within, function), *operands, **kwargs)
 
-    ruled = {op: op._vmap_fn for op in OPDEFS.values() if op._vmap_fn is not None}
-    falls_back = _functorch._is_vmap_fallback_enabled()
-    try:
-        _functorch._set_vmap_fallback_enabled(with_loops)
-        table[TransformType.Vmap] = rule
-        for op in ruled:
-            op._vmap_fn = functools.partial(refuse_operator, op)
-        yield
-    finally:
-        _functorch._set_vmap_fallback_enabled(falls_back)
-        table[TransformType.Vmap] = usual
-        for op, function in ruled.items():
-            op._vmap_fn = function
+
+@functools.lru_cache(maxsize=1)
+def with_own_rules(count: int) -> list[Any]:
+    """The operators of `register_vmap`; `count` is of all kernels in Python, theirs too."""
+    return [op for op in OPDEFS.values() if op._vmap_fn is not None]
 
 
 OPERATORS = (torch._ops.OpOverloadPacket, torch._ops.OpOverload)
@@ -235,14 +242,11 @@ def plain_generator(*_: Any, **__: Any) -> Iterator[None]:
     yield
 
 
-@contextlib.contextmanager
-def without_checkpoints() -> Iterator[None]:
-    with replacing(
-        checkpoints,
-        CheckpointFunction=PlainFunction,
-        _checkpoint_without_reentrant_generator=plain_generator,
-    ):
-        yield
+def without_checkpoints() -> Replaced:
+    return Replaced(
+        (checkpoints, "CheckpointFunction", PlainFunction),
+        (checkpoints, "_checkpoint_without_reentrant_generator", plain_generator),
+    )
 
 
 @contextlib.contextmanager

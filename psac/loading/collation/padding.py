@@ -63,11 +63,9 @@ class ProbingCollate:
 
 
 def refuse_padding_that_counts(
-    model: nn.Module, loss: Callable[..., Any], batch: Any, probe: Probe | None
+    model: nn.Module, loss: Callable[..., Any], batch: Any, probe: Probe
 ) -> None:
     """Raises if the loss of the record changes by the padding behind it."""
-    if probe is None:
-        return
     shapes = [[leaf.shape[1:] for leaf in trees.leaves(tree)] for tree in (batch, probe.alone)]
     if shapes[0] == shapes[1]:
         return  # it is the longest itself
