@@ -12,7 +12,6 @@ from paper.cli.app import app as paper
 from psac.app.cli.app import app
 from tests.docs.markdown import PAGES, ROOT, blocks, inline, name, prose
 
-
 APPS = {"psac ": app, "python -m paper ": paper}
 
 
@@ -48,7 +47,10 @@ def test_commands_can_be_typed_as_they_are_shown(page):
             raise AssertionError(f"{name(page)}: {line!r}: {error}") from error
 
 
-@pytest.mark.parametrize("wrong", ["psac tarin x", "psac train x --epsilonn 3", "psac data lst", "python -m paper fig99"])
+@pytest.mark.parametrize(
+    "wrong",
+    ["psac tarin x", "psac train x --epsilonn 3", "psac data lst", "python -m paper fig99"],
+)
 def test_what_cannot_be_typed_is_found(wrong):
     with pytest.raises(Exception, match=r"(?i)no such"):
         parse(wrong)

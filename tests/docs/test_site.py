@@ -62,6 +62,11 @@ def test_examples_and_commands_are_filled_in(site):
     assert "<!-- co" not in commands + examples
 
 
+def test_links_to_code_lead_to_its_source(site):
+    assert 'href="source/psac/private/run.html"' in (site / "engine.html").read_text()
+    assert "def release(self) -> None:" in text(site / "source" / "psac" / "private" / "run.html")
+
+
 def test_the_reference_is_of_objects_where_a_file_has_the_same_name():
     for page in (ROOT / "docs" / "api").glob("*.md"):
         for dotted in re.findall(r"^::: (\S+)$", page.read_text(), re.MULTILINE):
