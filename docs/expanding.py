@@ -6,6 +6,7 @@ MkDocs calls `on_files` once and `on_page_markdown` for each page.  Guarantees:
   `psac` with its options, as they are in the code when the site is built.
 - A link to an example leads to its section on the page of examples.
 - A link to a file of the package leads to a page with its source code.
+- The reference shows `psac.app.data.load` by its short name, `psac.data.load`.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from typing import Any
 from mkdocs.structure.files import File, InclusionLevel
 
 ROOT = Path(__file__).parents[1]
+APP = re.compile(r"^::: psac\.app\.((?:\w+\.)+(\w+))$(?!\n +options:)", re.MULTILINE)
+SHORT = r"::: psac.app.\1\n    options:\n      heading: psac.\1\n      toc_label: \2"
 SOURCE = re.compile(r"\]\((?:\.\./)+(psac/[\w/]+)\.py\)")  # a link to a file of the package
 
 
@@ -33,6 +36,7 @@ def on_files(files: Any, config: Any, **_: Any) -> Any:
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     markdown = re.sub(r"<!-- code: (\S+) -->", _example, markdown)
     markdown = re.sub(r"<!-- commands -->", lambda _: commands(), markdown)
+    markdown = APP.sub(SHORT, markdown)
     here = "../" * page.file.src_uri.count("/")
     markdown = SOURCE.sub(rf"]({here}source/\1.md)", markdown)
     return re.sub(r"\]\((?:\.\./)+examples/(\w+)\.py\)", rf"]({here}examples.md#\1py)", markdown)
