@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import shlex
 
 import pytest
 import typer
 
-from paper.cli.app import app as paper
+from paper.__main__ import main as main_of_paper
 from psac.app.cli.app import app
 from tests.docs.markdown import PAGES, ROOT, blocks, inline, name, prose
 
-APPS = {"psac ": app, "python -m paper ": paper}
+PAPER = importlib.import_module(main_of_paper.__module__).assembled()
+APPS = {"psac ": app, "python -m paper ": PAPER}
 
 
 def shown(page) -> list[str]:
