@@ -1,9 +1,9 @@
-"""A scale that finds itself: `python examples/adaptive_scale.py`.
+"""Train with a scale that adapts to the gradients: `python examples/adaptive_scale.py`.
 
-PSAC has no threshold to tune, but its formula is meant for gradients of norm about 1.  Here they
-are a thousand times smaller, because the loss is given in a small unit: their contributions drown
-in the noise.  `AdaptivePSAC` releases one noisy number more per step, how many norms lie below its
-scale, and goes to their median; the number is paid for out of the same budget.
+The formula of PSAC is meant for gradient norms of about 1.  Here the loss has a small unit, so the
+norms are a thousand times smaller and contributions drown in the noise.  `AdaptivePSAC` moves its
+scale to the median norm.  In each step it releases a noisy count of the norms below the scale, and
+the same budget pays for this count.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from torch.utils.data import TensorDataset
 
 import psac
 
-UNIT = 1e-3  # such as a mean over a thousand pixels makes of a sum
+UNIT = 1e-3  # for example, a mean over a thousand pixels instead of a sum
 
 
 def circles(count: int) -> TensorDataset:
-    """Points inside and outside of a circle."""
+    """Points, labelled by whether they lie outside a circle."""
     points = torch.randn(count, 2)
     return TensorDataset(points, (points.norm(dim=1) > 1.2).long())
 
@@ -29,7 +29,7 @@ def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
 
 
 def train(rule: psac.PSAC | psac.AdaptivePSAC) -> None:
-    torch.manual_seed(0)  # for the data and the first weights; the noise has its own generator
+    torch.manual_seed(0)  # for data and initial weights; the noise has its own generator
     data, test = circles(10_000), circles(2_000)
     model = nn.Sequential(nn.Linear(2, 64), nn.ReLU(), nn.Linear(64, 2))
     optimizer = torch.optim.Adam(model.parameters(), lr=0.02)

@@ -1,9 +1,9 @@
-"""What can an attacker show?  `python examples/audit_a_run.py`.
+"""Attack the library and your own runs: `python examples/audit_a_run.py`.
 
-First the library: thousands of canaries in one step of this installation.  Then runs of your own:
-records with random labels, each in the data by the toss of a coin, and an attacker who sees the
-trained model and guesses who was in.  What the guesses prove is a lower bound on epsilon, which
-must stay below what the ledger promises.  Ordinary training promises nothing, and it shows.
+`psac.audit()` attacks one step of this installation with thousands of canaries.  `Canaries` attacks
+a run of your own: it adds records with random labels, each with probability one half, and an
+attacker who sees the trained model guesses which ones were in.  The guesses prove a lower bound on
+epsilon, which must stay below the epsilon of the ledger.  Ordinary training has no such limit.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
 
 
 def privately(model: nn.Module, optimizer: torch.optim.Optimizer, data: Dataset) -> float:
-    """Returns what its training promises."""
+    """Trains privately and returns the epsilon that the ledger promises."""
     plan = {"batch_size": 200, "epochs": EPOCHS, "epsilon": 3.0, "delta": DELTA}
     with psac.make_private(model, optimizer, data, **plan) as private:
         for _ in range(EPOCHS):

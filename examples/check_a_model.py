@@ -1,7 +1,7 @@
-"""What would the engine do with my model? `psac.check` on a small vision transformer.
+"""See how the engine treats a model: `psac.check` on a small vision transformer.
 
-python examples/check_a_model.py             prints the table
-python examples/check_a_model.py --page      puts it into docs/guides/own-model.md
+python examples/check_a_model.py             prints the report
+python examples/check_a_model.py --page      writes it into docs/guides/own-model.md
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ BEGIN, END = "<!-- check:begin -->", "<!-- check:end -->"
 
 
 class VisionTransformer(nn.Module):
-    """Patches, a class token, a position table: raw parameters that hooks on modules would miss."""
+    """The class token and the positions are raw parameters, which module hooks would miss."""
 
     def __init__(self, width: int = 64, patches: int = 16, classes: int = 10):
         super().__init__()

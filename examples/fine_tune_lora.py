@@ -1,8 +1,8 @@
-"""LoRA on a transformer, privately: `python examples/fine_tune_lora.py`.
+"""Fine-tune a transformer with LoRA: `python examples/fine_tune_lora.py`.
 
-The small matrices of LoRA and the head are trained under (epsilon, delta) = (3, 1e-5); everything
-else is frozen, and costs neither time nor noise.  The network has random weights and the language
-is invented, so that no download is needed: with a BERT of yours, only `base` changes.
+The LoRA matrices and the head are trained with (epsilon, delta) = (3, 1e-5).  All other weights are
+frozen and need no gradients and no noise.  The network has random weights and the language is
+invented, so the script downloads nothing.  To use a pretrained BERT, replace `base`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ WORDS, LENGTH = 20, 8
 
 
 def sentences(count: int) -> TensorDataset:
-    """Eight words each: of one language, whose words are below 10, or of the other."""
+    """Sentences of eight words from one of two languages: words 0 to 9, or words 10 to 19."""
     language = torch.arange(count) % 2
     words = torch.randint(WORDS // 2, (count, LENGTH)) + language.unsqueeze(1) * WORDS // 2
     return TensorDataset(words, language)

@@ -1,6 +1,6 @@
-"""Your own table, from a CSV file to a report page: `python examples/own_data.py`.
+"""Train on your own CSV file and write a report page: `python examples/own_data.py`.
 
-It is made up here.  Ranges and categories are public: only training learns from the records.
+The script makes up the table.  Ranges and categories are stated, not computed from the records.
 """
 
 from __future__ import annotations
@@ -10,14 +10,13 @@ import random
 import tempfile
 from pathlib import Path
 
-from psac.app.reporting import report
-from psac.app.training import Recipe, train
+import psac
 
 WARDS = ["surgery", "cardiology", "maternity", "geriatrics"]
 
 
 def write_patients(path: Path, count: int, seed: int) -> None:
-    """Older patients, and those of geriatrics, come back more often."""
+    """Older patients and patients of geriatrics return more often."""
     draw = random.Random(seed)
     with open(path, "w", newline="", encoding="utf-8") as file:
         table = csv.writer(file)
@@ -33,27 +32,27 @@ def main() -> None:
     (folder / "patients").mkdir()
     write_patients(folder / "patients" / "train.csv", 6_000, seed=1)
     write_patients(folder / "patients" / "test.csv", 1_000, seed=2)
-    recipe = Recipe(
+    recipe = psac.training.Recipe(
         data=str(folder / "patients"),
         data_settings={
             "label": "back",
             "classes": ["no", "yes"],
-            "ranges": {"age": (18, 100), "days": (0, 60)},  # round bounds, known beforehand
+            "ranges": {"age": (18, 100), "days": (0, 60)},  # known before looking at the data
             "categories": {"ward": WARDS},
         },
         model="mlp",
         model_settings={"hidden": [32]},
-        epsilon=2.0,  # delta is 1 / (10 * records) unless it is given
+        epsilon=2.0,  # delta defaults to 1 / (10 * records)
         batch_size=512,
         epochs=5,
         learning_rate=1.0,
         momentum=0.9,
     )
-    run = train(recipe, folder / "run")
+    run = psac.training.train(recipe, folder / "run")
     result = run.summary()
     print(f"accuracy {result['accuracy']:.1%} at epsilon {result['epsilon']:.3f}")
     print(run.ledger())
-    print(f"To publish: {report(run.folder, publish=True)}")
+    print(f"Report for others: {psac.reporting.report(run.folder, publish=True)}")
 
 
 if __name__ == "__main__":

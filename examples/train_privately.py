@@ -1,8 +1,8 @@
-"""A private run of your own: `python examples/train_privately.py`.
+"""Train your own model privately: `python examples/train_privately.py`.
 
-A small network learns to tell two moons apart, under (epsilon, delta) = (2, 1e-5).  Three things
-differ from ordinary training: the call of `make_private`, batches that come from `private.loader`,
-and a loss that is a function, given to `private.step`, which runs backward and optimizer.
+A small network learns to separate two moons with (epsilon, delta) = (2, 1e-5).  Three things differ
+from ordinary training: you call `make_private`, batches come from `private.loader`, and the loss is
+a function that you pass to `private.step`, which runs the backward pass and the optimizer.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import psac
 
 
 def moons(count: int) -> TensorDataset:
-    """Two half circles that reach into each other, with noise."""
+    """Points on two interleaved half circles, with noise."""
     labels = torch.arange(count) % 2
     angle = torch.rand(count) * torch.pi
     x = torch.where(labels == 0, angle.cos(), 1 - angle.cos())
@@ -25,12 +25,12 @@ def moons(count: int) -> TensorDataset:
 
 
 def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    """Of one record: x has the shape [1, 2] and y [1], whatever the batch."""
+    """The loss of one record: x has shape [1, 2] and y has shape [1]."""
     return F.cross_entropy(model(x), y)
 
 
 def main() -> None:
-    torch.manual_seed(0)  # for the data and the first weights; the noise has its own generator
+    torch.manual_seed(0)  # for data and initial weights; the noise has its own generator
     train, test = moons(20_000), moons(2_000)
     model = nn.Sequential(nn.Linear(2, 32), nn.Tanh(), nn.Linear(32, 2))
     optimizer = torch.optim.Adam(model.parameters(), lr=0.02)

@@ -1,7 +1,7 @@
-"""The picture of a report page: `python docs/pictures/report.py runs/demo/fashion-mnist-cnn-psac`.
+"""Makes the picture of a report: `python docs/pictures/report.py runs/demo/fashion-mnist-cnn-psac`.
 
-The page to publish of a run, its beginning and its curves side by side, by a headless chromium, as
-docs/pictures/report.png.  Nothing of the machine is in view.
+A headless chromium renders the beginning and the curves of the run's public page side by side, and
+the script saves them as docs/pictures/report.png.  The picture shows nothing of the machine.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Makes the pictures of the command line, each from commands that it really runs.
+"""Makes the pictures of the command line by running the commands that they show.
 
     python docs/pictures/terminal.py terminal     # a small training and a calibration: a minute
     python docs/pictures/terminal.py demo         # `psac demo`: a few minutes
 
-A picture shows what a terminal does: of the first training the moment at three fifths of its steps,
-then what is left at its end.  Nothing is typed but the commands.
+A picture shows the live display of the first training after three fifths of its steps, and then
+the output at its end.  Only the commands are typed.
 """
 
 from __future__ import annotations

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import importlib
 import re
 
@@ -38,20 +37,6 @@ def test_the_code_runs(page, tmp_path, monkeypatch, capsys):
     printed = capsys.readouterr().out
     for pattern in SHOWN.get(name(page), []):
         assert re.search(pattern, printed), f"{pattern} in {printed}"
-
-
-@pytest.mark.parametrize("page", WITH_CODE, ids=name)
-def test_the_code_imports_what_it_uses(page):
-    """`psac.data` is there only once it was imported, which another test may have done."""
-    tree = ast.parse("\n".join(code for _, code in blocks(page, "python")))
-    imported = {
-        a.name for node in ast.walk(tree) if isinstance(node, ast.Import) for a in node.names
-    }
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-            used = f"{node.value.id}.{node.attr}"
-            if used in ("psac.data", "psac.models", "psac.training", "psac.reporting"):
-                assert used in imported, f"{name(page)} uses {used} without importing it"
 
 
 def resolved(dotted: str) -> object:

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tests.docs.markdown import DOCS, PAGES, ROOT, anchors, links, name
+from tests.docs.markdown import DOCS, PAGES, ROOT, anchors, inline, links, name
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
@@ -16,6 +16,20 @@ def test_links_and_pictures_are_there(page):
         assert target.exists(), f"{name(page)} links to {path}"
         if anchor:
             assert anchor in anchors(target), f"{name(page)} links to {path}#{anchor}"
+
+
+ROOMS = ("", "psac", "psac/gradients", "psac/gradients/rules")  # paths may be relative to these
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_files_of_the_code_that_are_named_are_there(page):
+    """Paths in backticks; on the page of the engine, names of files alone as well."""
+    shown = r"(?:psac|paper|tests|docs|benchmarks|results)/[\w./-]*"
+    if page.name == "engine.md":
+        shown += r"|[\w/]+(?:/|\.py|\.c)"
+    for code in inline(page):
+        if re.fullmatch(shown, code):
+            assert any((ROOT / room / code).exists() for room in ROOMS), f"{name(page)}: {code}"
 
 
 def test_every_page_is_in_the_navigation_and_there():

@@ -16,7 +16,9 @@ from tests.docs.markdown import DOCS, ROOT
 
 PUBLIC = [
     "psac",
-    *(f"psac.{part}" for part in ["data", "models", "training", "reporting", "auditing", "theory"]),
+    "psac.auditing",
+    *(f"psac.app.{part}" for part in ["data", "models", "training", "reporting"]),
+    "paper.theory",
 ]
 
 
@@ -60,6 +62,11 @@ def test_examples_and_commands_are_filled_in(site):
     assert "<!-- co" not in commands + examples
 
 
+def test_links_to_code_lead_to_its_source(site):
+    assert 'href="source/psac/private/run.html"' in (site / "engine.html").read_text()
+    assert "def release(self) -> None:" in text(site / "source" / "psac" / "private" / "run.html")
+
+
 def test_the_reference_is_of_objects_where_a_file_has_the_same_name():
     for page in (ROOT / "docs" / "api").glob("*.md"):
         for dotted in re.findall(r"^::: (\S+)$", page.read_text(), re.MULTILINE):
@@ -73,6 +80,7 @@ def test_the_reference_is_of_objects_where_a_file_has_the_same_name():
 def test_every_public_name_is_in_the_reference(module, site):
     pages = "".join(page.read_text() for page in (site / "api").glob("*.html"))
     headings = re.sub(r"<[^>]+>", "", " ".join(re.findall(r"<h3.*?</h3>", pages, re.DOTALL)))
-    found = set(re.findall(r"psac(?:\.\w+)+", headings))
+    found = set(re.findall(r"(?:psac|paper)(?:\.\w+)+", headings))
     for public in importlib.import_module(module).__all__:
-        assert found & {f"{module}.{public}", f"psac.{public}"}, public
+        short = module.replace("psac.app.", "psac.")
+        assert found & {f"{module}.{public}", f"{short}.{public}", f"psac.{public}"}, public
