@@ -1,5 +1,13 @@
 """What psac raises and warns of when privacy is at stake."""
 
+from __future__ import annotations
+
+import sys
+import warnings
+from pathlib import Path
+
+PACKAGE = str(Path(__file__).parent)
+
 
 class PrivacyError(RuntimeError):
     """Going on would not be private, or could not be shown to be; nothing was released."""
@@ -7,3 +15,11 @@ class PrivacyError(RuntimeError):
 
 class PrivacyWarning(UserWarning):
     """The numbers are right, but protect less than they seem to."""
+
+
+def warn(text: str, category: type[Warning] = PrivacyWarning) -> None:
+    """A warning that points at the line outside of psac from which psac was called."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(PACKAGE):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(text, category, stacklevel=level + 1)

@@ -387,7 +387,7 @@ def test_a_record_that_cannot_be_collated_alone_is_refused():
 
 
 def test_what_is_no_tensor_is_refused():
-    with pytest.raises(PrivacyError, match="a batch holds a str"):
+    with pytest.raises(PrivacyError, match="a batch contains a str"):
         IsolatedCollate()(["one", "two"])
 
 

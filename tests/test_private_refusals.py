@@ -42,20 +42,20 @@ def refused(private, match, error=psac.PrivacyError):
 def test_a_second_step_on_a_batch_is_refused(physical):
     private, batch, _ = first_batch(physical_batch_size=physical)
     private.step(loss, batch)
-    with refused(private, "no batch awaits a step"):
+    with refused(private, "without a batch to train on"):
         private.step(loss, batch)
 
 
 def test_a_step_outside_the_loop_is_refused():
     for private in (private_run(), trained()):
-        with refused(private, "no batch awaits a step"):
+        with refused(private, "without a batch to train on"):
             private.step(loss, records().tensors)
 
 
 @pytest.mark.parametrize("physical", [None, 3])
 def test_a_batch_that_is_left_out_is_refused(physical):
     private, _, batches = first_batch(physical_batch_size=physical)
-    with refused(private, r"was not given to private\.step"):
+    with refused(private, r"was not passed to private\.step"):
         next(batches)
 
 
@@ -67,7 +67,7 @@ def test_the_last_batch_of_an_epoch_is_missed_too():
             if private.steps_taken < 4:
                 private.step(loss, batch)
 
-    with pytest.raises(psac.PrivacyError, match=r"was not given to private\.step"):
+    with pytest.raises(psac.PrivacyError, match=r"was not passed to private\.step"):
         all_but_the_last()
     assert private.steps_taken == private.ledger.steps == 4
 
@@ -146,9 +146,9 @@ def test_a_batch_that_was_written_to_is_refused(name):
 @pytest.mark.parametrize("name", OTHERS)
 def test_another_batch_is_refused_and_the_right_one_is_welcome_afterwards(name):
     private, batch, batches = first_batch(batch_size=20)
-    with refused(private, "did not hand out|holds a|holds no tensor"):
+    with refused(private, "did not hand out|contains a|holds no tensor"):
         private.step(of_two, OTHERS[name](*batch))
-    with refused(private, r"was not given to private\.step"):
+    with refused(private, r"was not passed to private\.step"):
         next(batches)
     assert private.ledger.steps == 0
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextvars
 import secrets
-import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -22,7 +21,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from psac.gradients import trees
-from psac.gradients.errors import PrivacyError
+from psac.gradients.errors import PrivacyError, warn
 from psac.gradients.isolation.checksums import checksums
 from psac.gradients.isolation.generators import own_generators
 from psac.gradients.isolation.outside import Outside, Snapshot, code_of
@@ -110,10 +109,10 @@ class OneByOne:
             name: filled(grads) for name, grads in rows.items() if any(g is not None for g in grads)
         }
         if not (stacked or self._has_had_gradients):
-            warnings.warn(
-                "no loss of this batch depends on a trainable parameter of the model. That is in "
-                "order if all of its records are masked; was the output detached?",
-                stacklevel=2,
+            warn(
+                "no loss of this batch depends on a trainable parameter of the model. That is fine "
+                "if all of its records are masked. Was the output detached?",
+                UserWarning,
             )
         self._has_had_gradients = True  # or one warning, which is enough
         losses = torch.stack([value for value, _ in results])

@@ -72,7 +72,7 @@ class Report:
     def facts(self) -> list[tuple[str, str]]:
         """What holds for the model as a whole, by name."""
         verdict = {"alone": "yes, slowly", "refused": "NO"}.get(self.way, "yes")
-        isolation = ISOLATION.get(self.way, "NOT SHOWN")
+        isolation = ISOLATION.get(self.way, "not checked")
         facts = [("can be trained privately", verdict), ("records are isolated", isolation)]
         if self.loops:
             facts.append(("record by record in torch", ", ".join(self.loops)))

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import warnings
 from pathlib import Path
 from types import TracebackType
 
 import torch
 
-from psac.errors import PrivacyError, PrivacyWarning
+from psac.errors import PrivacyError, PrivacyWarning, warn
 
 __all__ = ["NotIsolated", "NotVectorized", "PrivacyError", "PrivacyWarning", "SlowPathWarning"]
 # Code that is not the user's: torch, psac, Python itself.
@@ -54,34 +53,32 @@ class SlowPathWarning(UserWarning):
     """Records are computed one at a time: exact, isolated and slow."""
 
 
-def announce_alone(error: BaseException, place: str, stacklevel: int = 2) -> str:
+def announce_alone(error: BaseException, place: str) -> str:
     """Warns that vmap refused the loss function, where, and what to write; returns the reason."""
     text = " ".join(str(error).split())
     reason = f"{place}: {text[:200]}"
     remedy = next((cure for sign, cure in REMEDIES.items() if sign in text), "")
-    warnings.warn(
+    warn(
         f"torch.vmap cannot run the loss function ({reason}), so records are computed one at a "
         "time: exact and isolated, but slow."
         + (f" To make it fast: {remedy}." if remedy else "")
         + " docs/models.md has a table of remedies.",
         SlowPathWarning,
-        stacklevel=stacklevel + 1,
     )
     return reason
 
 
-def announce_paths(place: str, stacklevel: int = 2) -> None:
+def announce_paths(place: str) -> None:
     """Warns that records take so many paths that little is gained by vmap; says no number of them.
 
     How many records a batch has is secret.
     """
-    warnings.warn(
-        "most records of a batch take a path of their own through the loss function, because "
-        f"values differ ({place}), and each path is evaluated by itself: exact and isolated, but "
-        "slow. To make it fast: replace a branch by torch.where, x[mask] by a "
-        "product with the mask, and lengths by padding and a mask (docs/models.md).",
+    warn(
+        "most records of a batch take different paths through the loss function, because it "
+        f"branches on values ({place}). Each path is evaluated separately: exact and isolated, but "
+        "slow. To make it fast, replace branches by torch.where, x[mask] by a product with the "
+        "mask, and lengths by padding and a mask (docs/models.md).",
         SlowPathWarning,
-        stacklevel=stacklevel + 1,
     )
 
 

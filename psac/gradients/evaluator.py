@@ -15,7 +15,6 @@ Guarantees, on every call:
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -32,10 +31,10 @@ from psac.gradients.batched.isolation import Schedule
 from psac.gradients.errors import (
     NotVectorized,
     PrivacyError,
-    PrivacyWarning,
     announce_alone,
     announce_paths,
     place_of,
+    warn,
 )
 from psac.gradients.isolation.eligibility import survey, trainable
 from psac.gradients.isolation.outside import Outside, code_of
@@ -90,6 +89,8 @@ class Evaluator:
 
     def _evaluate(self, loss: LossFunction, batch: Any) -> Evaluation:
         key = self._key(loss, batch)
+        if key not in self._vectorizable:
+            trees.refuse_other_arguments(loss, self.model, batch)
         if key in self.reasons:
             return self.one_by_one.evaluate(loss, batch)
         before = None if key in self._vectorizable else State({"model": self.model, "loss": loss})
@@ -144,7 +145,7 @@ class Evaluator:
             before.restore()
         self._refuse_remains(loss)
         evaluation = self.one_by_one.evaluate(loss, batch)
-        self.reasons[key] = announce_alone(error, text, stacklevel=6)
+        self.reasons[key] = announce_alone(error, text)
         return evaluation
 
     def _judge_paths(self, key: tuple, evaluation: Evaluation) -> None:
@@ -152,7 +153,7 @@ class Evaluator:
         paths, n = evaluation.paths, len(evaluation.losses)
         if n >= FEW and 2 * len(paths) > n and key not in self._told_of_paths:
             self._told_of_paths.add(key)
-            announce_paths(paths[-1].place, stacklevel=6)
+            announce_paths(paths[-1].place)
 
     def _prove(self, evaluation: Evaluation, loss: LossFunction, batch: Any) -> None:
         """Each computation that is new is compared with plain autograd."""
@@ -191,14 +192,12 @@ class Evaluator:
             self.on_warning(CHANGED)
         if changed and not self._told:
             self._told = True
-            warnings.warn(
+            warn(
                 f"the loss function reads from outside: {', '.join(changed[:5])}, which changed "
                 "since the last step. If it was computed from private records (their mean, their "
-                "number, ...), the run is not private. Compute it inside the function. If it "
-                "follows from the model, from public data or from the number of steps, all is "
-                "well; `with private.public_change():` around the change says so.",
-                PrivacyWarning,
-                stacklevel=5,
+                "number, ...), the run is not private: compute it inside the function. If it "
+                "follows from the model, from public data or from the number of steps, make the "
+                "change within `with private.public_change():`, and this warning goes away."
             )
 
     def _key(self, loss: LossFunction, batch: Any) -> tuple:

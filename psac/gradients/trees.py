@@ -7,6 +7,7 @@ a batch has the records along its first axis.
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -38,11 +39,10 @@ def map_tensors(tree: Any, function: Callable[[Tensor], Any]) -> Any:
     if tree is None:
         return None
     raise PrivacyError(
-        f"a batch holds a {type(tree).__name__}: records can be told apart in "
-        "tensors only, with one entry of the first axis for each. Give it as a tensor from the "
-        "data set or its collate_fn, or leave it out and let the loss function hold it, if it is "
-        "the same for all records. A class of your own that holds tensors can be registered with "
-        "torch.utils._pytree.register_pytree_node."
+        f"a batch contains a {type(tree).__name__}. Batches must consist of tensors with one row "
+        "per record. Turn it into a tensor in the data set or in collate_fn, or leave it out of "
+        "the batch if it is the same for all records. Register a class of your own that holds "
+        "tensors with torch.utils._pytree.register_pytree_node."
     )
 
 
@@ -107,10 +107,36 @@ def rebuilt(tree: Any, values: list[Any]) -> Any:
     return map_tensors(tree, lambda _: next(following))
 
 
+def refuse_other_arguments(function: Callable, model: Any, tree: Any) -> None:
+    """Raises if `function(model, ...)` does not take the parts of the batch."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # of a builtin
+        return
+    if isinstance(tree, Mapping):
+        given, how = f"model, {', '.join(map(str, tree))}", "a mapping is passed by name"
+        parts, names = (), dict(tree)
+    else:
+        parts, names = parts_of(tree), {}
+        given = ", ".join(["model", *(f"{type(part).__name__}" for part in parts)])
+        how = f"a batch of {len(parts)} parts is passed by position"
+    try:
+        signature.bind(model, *parts, **names)
+    except TypeError as error:
+        name = getattr(function, "__name__", type(function).__name__)
+        raise TypeError(
+            f"{name}{signature} cannot be called with ({given}): {error}. psac calls the loss "
+            f"function with the model and the batch, and {how}."
+        ) from None
+
+
+def parts_of(tree: Any) -> tuple:
+    is_named = hasattr(tree, "_fields")
+    return tuple(tree) if isinstance(tree, (tuple, list)) and not is_named else (tree,)
+
+
 def call(function: Callable, model: Any, tree: Any) -> Any:
     """`function(model, ...)` with the parts of a batch: tuples by position, mappings by name."""
     if isinstance(tree, Mapping):
         return function(model, **tree)
-    if isinstance(tree, (tuple, list)) and not hasattr(tree, "_fields"):
-        return function(model, *tree)
-    return function(model, tree)
+    return function(model, *parts_of(tree))

@@ -10,14 +10,13 @@ import copy
 import dataclasses
 import math
 import secrets
-import warnings
 import weakref
 from collections.abc import Callable, Sequence
 
 from torch import nn
 
 from psac.accounting import Ledger
-from psac.errors import PrivacyWarning
+from psac.errors import warn
 from psac.plan import Plan, positive
 
 # By module and run: what this process has spent. A later run on a module has its own ledger.
@@ -81,12 +80,10 @@ class Account:
         """
         self.ledger.record(**self.plan.event(), steps=skipped)
         self.ledger.note_warning(f"{lost} steps ran after {SAVED} and count as spent.")
-        warnings.warn(
+        warn(
             f"{lost} steps ran after {place} was saved and are not in it. What they released "
             f"may have been seen, so they count as spent: {lost} steps fewer are left of the "
             "plan. Save more often to lose fewer.",
-            PrivacyWarning,
-            stacklevel=5,
         )
 
     def announce_earlier_runs(self, name: str) -> None:
@@ -96,14 +93,12 @@ class Account:
             earlier |= trained.get(module, {})
         if earlier and self.ledger.secure:
             steps = " and ".join(str(ledger.steps) for ledger in earlier.values())
-            warnings.warn(
+            warn(
                 f"{name} was trained before in this process, by {steps} private steps, and "
-                "private.epsilon() counts this new run alone. If the records are the same, what "
-                "all runs cost together is (earlier.ledger + private.ledger).epsilon(delta); to "
+                "private.epsilon() counts this new run alone. If the records are the same, all "
+                "runs together cost (earlier.ledger + private.ledger).epsilon(delta). To "
                 "go on with an earlier run of the same settings, call "
                 "private.load_state_dict(earlier.state_dict()) and private.extend(...).",
-                PrivacyWarning,
-                stacklevel=4,
             )
 
     def delta(self, delta: float | None) -> float:

@@ -13,7 +13,7 @@ Guarantees, for the model and the optimizer of a private run:
 
 - `Handed.refuse_other` accepts the tensors that the loader handed out, arranged in any way, and
   copies of them on another device; not one that was changed, computed, reordered or taken from
-  elsewhere.  What is done to records is done inside the loss function, where no record sees another.
+  elsewhere.  What is done to records is done inside the loss function.
 
 `detach` gives model and optimizer back without a trace.
 """
@@ -24,14 +24,13 @@ Guarantees, for the model and the optimizer of a private run:
 from __future__ import annotations
 
 import sys
-import warnings
 from collections.abc import Container, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from psac.errors import PrivacyError
+from psac.errors import PrivacyError, warn
 from psac.gradients import trees
 from psac.gradients.isolation.checksums import Prints, checksums
 from psac.gradients.isolation.eligibility import attach, attached, modules_of, refuse_modules
@@ -80,11 +79,11 @@ class Guard:
         ]
         left_out = [name for name, p in self.parameters.items() if id(p) not in optimized]
         if left_out:
-            warnings.warn(
+            warn(
                 f"the parameters {left_out} are trainable but not in the optimizer: they never "
                 "change, yet their gradients count in the norms. Freeze them by "
                 "requires_grad_(False).",
-                stacklevel=4,
+                UserWarning,
             )
 
     def detach(self) -> None:

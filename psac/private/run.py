@@ -223,14 +223,14 @@ class Private:
         self.refuse_closed()
         if self._handed is None:
             raise PrivacyError(
-                "no batch awaits a step: each batch of private.loader is given to private.step "
-                "once, while the loop over private.loader is at it."
+                "private.step was called without a batch to train on. Call it once for each "
+                "batch of private.loader, inside the loop over private.loader."
             )
         if self._has_failed:
             raise PrivacyError(
-                "the loss function has failed on this batch. To try again with another function "
-                "would let the records of the batch decide how they are trained on: mend the "
-                "function, and begin a new pass over private.loader."
+                "the loss function has failed on this batch. Trying another function on it would "
+                "let the records of the batch decide how they are trained on. Fix the function, "
+                "and begin a new pass over private.loader."
             )
         return self._handed
 
@@ -266,9 +266,9 @@ class Private:
         """Raises if the last batch was not given to `step`."""
         if self._handed is not None:
             raise PrivacyError(
-                "the batch before this one was not given to private.step. Every batch of "
-                "private.loader must be, whatever is in it: which ones are left out would tell of "
-                "their records."
+                "the previous batch was not passed to private.step. Pass every batch of "
+                "private.loader, whatever it contains: the choice of skipped batches would reveal "
+                "information about their records."
             )
 
     def refuse_closed(self) -> None:

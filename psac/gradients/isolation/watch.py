@@ -113,11 +113,10 @@ def refuse_remains(model: nn.Module, tensors: list[Tensor], roots: dict[str, Any
         f"a tensor of shape {list(t.shape)}" for t in tensors[:3]
     ]
     raise PrivacyError(
-        f"after the call, {', '.join(sorted(set(places))[:5])} still holds what the loss function "
-        f"computed from a record of {type(model).__name__}'s batch. The next step would see it, "
-        "and so would whoever has the model. Leave nothing behind: return it in the loss, or "
-        "detach what is needed from the result of another call. The losses of the last batch are "
-        "in private.sensitive.losses."
+        f"{', '.join(sorted(set(places))[:5])} still holds a tensor that the loss function "
+        f"computed from a record of {type(model).__name__}'s batch. The next step could read it, "
+        "and so could anyone who gets the model. Do not store tensors during the call. The losses "
+        "of the last batch are in private.sensitive.losses."
     )
 
 

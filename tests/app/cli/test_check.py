@@ -86,7 +86,7 @@ def test_a_model_that_mixes_samples_is_refused_with_the_reason(call, models):
     found = call("check", "my_models.py:mixing")
     assert found.code == 1
     assert facts_of(found.out)["can be trained privately"] == "NO"
-    assert facts_of(found.out)["records are isolated"] == "NOT SHOWN"
+    assert facts_of(found.out)["records are isolated"] == "not checked"
     assert "BatchNorm1d" in found.out
 
 
