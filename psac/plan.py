@@ -11,6 +11,7 @@ import math
 from typing import Any
 
 from psac import accounting, sampling
+from psac.checks import number, positive
 from psac.sampling import Sampling
 
 
@@ -97,12 +98,5 @@ def planned(
             num_records=num_records,
             after=after,
         )
-    elif not noise_multiplier >= 0 or math.isinf(noise_multiplier):
-        raise ValueError(f"noise_multiplier is {noise_multiplier}: it must be finite, 0 or above.")
+    number("noise_multiplier", noise_multiplier, "[0, inf)")
     return dataclasses.replace(plan, steps=total, noise_multiplier=float(noise_multiplier))
-
-
-def positive(name: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError(f"{name} is {value!r}: it must be an integer, 1 or above.")
-    return value

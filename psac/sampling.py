@@ -34,10 +34,8 @@ tensor([0, 1, 2, 3, 4])
 import abc
 import base64
 import dataclasses
-import difflib
 import math
 import numbers
-import operator
 import zlib
 from collections.abc import Sequence
 from fractions import Fraction
@@ -47,6 +45,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from psac.checks import number, positive, unknown
 from psac.noise.generators import NoiseGenerator
 
 ADD_OR_REMOVE = "add or remove one record"
@@ -178,12 +177,10 @@ def get(name: str) -> Sampling:
     """The scheme called `name` in `SCHEMES`: `get("poisson")`."""
     if name in SCHEMES:
         return SCHEMES[name]
-    known = f"Known: {', '.join(sorted(SCHEMES))}."
     if name in REFUSED:
-        raise ValueError(f"sampling '{name}' is refused: {REFUSED[name]}. {known}")
-    close = difflib.get_close_matches(str(name).lower(), SCHEMES, n=1)
-    hint = f" Did you mean '{close[0]}'?" if close else ""
-    raise ValueError(f"sampling '{name}' is unknown. {known}{hint}")
+        known = ", ".join(sorted(SCHEMES))
+        raise ValueError(f"sampling '{name}' is refused: {REFUSED[name]}. Known: {known}.")
+    raise ValueError(unknown("sampling", name, SCHEMES))
 
 
 class Sampler:
@@ -273,10 +270,7 @@ def steps_in(epochs: float | Fraction, num_records: int, expected_batch_size: in
     `BallsInBins` has `bins` steps, here and below: pass num_records=bins, expected_batch_size=1.
     """
     records, batch = _checked_sizes(num_records, expected_batch_size)
-    if isinstance(epochs, bool) or not isinstance(epochs, numbers.Real):
-        raise TypeError(f"epochs is {epochs!r}: it must be a number above 0, such as 40 or 0.5.")
-    if not 0 < epochs < math.inf:
-        raise ValueError(f"epochs is {epochs!r}: it must be finite and above 0.")
+    number("epochs", epochs, advice="Usual are 10 to 100; 0.5 is half a pass over the data.")
     if isinstance(epochs, numbers.Rational):  # pyright: ignore[reportUnnecessaryIsInstance]
         exact = Fraction(int(epochs.numerator), int(epochs.denominator))
     else:
@@ -307,7 +301,7 @@ def physical_batches(indices: Tensor | Sequence[int], largest: int | None) -> li
 
     None stands for no limit.  No indices give no batch: the caller takes a step of noise alone.
     """
-    count = 1 if largest is None else -(-len(indices) // _positive("largest", largest))
+    count = 1 if largest is None else -(-len(indices) // positive("largest", largest))
     if len(indices) == 0:
         return []
     return [part.tolist() for part in torch.as_tensor(indices).tensor_split(count)]
@@ -387,20 +381,11 @@ def _unpacked(text: str, num_batches: int, num_records: int) -> list[np.ndarray]
 
 
 def _checked_sizes(num_records: int, expected_batch_size: int) -> tuple[int, int]:
-    records = _positive("num_records", num_records)
-    batch = _positive("expected_batch_size", expected_batch_size)
+    records = positive("num_records", num_records)
+    batch = positive("expected_batch_size", expected_batch_size)
     if batch > records:
         raise ValueError(
             f"expected_batch_size is {batch} but there are {records} records: a batch holds at "
             "most all of them. Take a smaller one."
         )
     return records, batch
-
-
-def _positive(name: str, value: object) -> int:
-    advice = f"{name} is {value!r}: it must be a whole number, at least 1."
-    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
-        raise TypeError(advice)
-    if value < 1:
-        raise ValueError(advice)
-    return operator.index(value)

@@ -22,9 +22,10 @@ from typing import Any
 import numpy as np
 
 from psac.accounting import pricing, schemes
-from psac.accounting.entries import Entry, number, whole
+from psac.accounting.entries import Entry
 from psac.accounting.ledger import Ledger
 from psac.accounting.losses import gaussian
+from psac.checks import number, positive
 
 TOLERANCE = 1e-4  # A calibrated epsilon lies at most this much, relatively, below its target.
 COARSE = 8.0
@@ -125,7 +126,7 @@ def calibrate(
         noise_multiplier=1.0,
         sampling_rate=sampling_rate,
         num_records=num_records,
-        steps=whole("steps", steps, least=1, advice="No step needs no noise."),
+        steps=positive("steps", steps, advice="No step needs no noise."),
     )
     delta = pricing.checked_delta(delta, num_records)
     pricing.with_warning(target)
@@ -202,7 +203,7 @@ def _solve(price: Callable[[float], float], target: float, start: float) -> floa
 
 
 def _steps(steps: int) -> int:
-    return whole("steps", steps, least=0, advice="It counts optimizer steps.")
+    return positive("steps", steps, least=0, advice="It counts optimizer steps.")
 
 
 # ---- Tuning

@@ -6,9 +6,6 @@ was.
 """
 
 import dataclasses
-import math
-import numbers
-import operator
 
 ADD_OR_REMOVE = "add-or-remove-one"
 REPLACE = "replace-one"
@@ -42,27 +39,3 @@ class Entry:
             f"{self.steps} steps, {self.sampling} at rate {self.sampling_rate:.6g}{records}, "
             f"noise multiplier {self.noise_multiplier:.6g}"
         )
-
-
-def number(name: str, value: object, *, allowed: str, advice: str) -> float:
-    """The value as a float, if it is a number within `allowed`, written as an interval."""
-    given = f"{name} is {value!r}"
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise TypeError(f"{given}: it must be a number in {allowed}. {advice}")
-    low, high = (float(end) for end in allowed[1:-1].split(","))
-    real = float(value)
-    above = real > low or (allowed[0] == "[" and real == low)
-    below = real < high or (allowed[-1] == "]" and real == high)
-    if not (above and below) or math.isinf(real):
-        raise ValueError(f"{given}: allowed is {allowed}. {advice}")
-    return real
-
-
-def whole(name: str, value: object, *, least: int, advice: str) -> int:
-    """The value as an int, if it is a whole number of at least `least`."""
-    message = f"{name} is {value!r}: it must be a whole number, at least {least}. {advice}"
-    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
-        raise TypeError(message)
-    if value < least:
-        raise ValueError(message)
-    return operator.index(value)

@@ -27,7 +27,8 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from psac.accounting import pricing, schemes
-from psac.accounting.entries import Entry, whole
+from psac.accounting.entries import Entry
+from psac.checks import positive
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
@@ -71,7 +72,7 @@ class Ledger:
         chance that one such release shows more than its noise allows.
         """
         given = (noise_multiplier, sampling_rate, sampling, relation, num_records, what, delta)
-        count = whole("steps", steps, least=1, advice="It counts releases.")
+        count = positive("steps", steps, advice="It counts releases.")
         if given != self._last:
             self._begin(
                 schemes.entry(

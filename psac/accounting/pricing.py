@@ -17,8 +17,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from psac.accounting import losses
-from psac.accounting.entries import ADD_OR_REMOVE, REPLACE, Entry, number
+from psac.accounting.entries import ADD_OR_REMOVE, REPLACE, Entry
 from psac.accounting.schemes import SCHEMES
+from psac.checks import number
 from psac.errors import PrivacyWarning
 
 if TYPE_CHECKING:

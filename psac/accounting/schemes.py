@@ -6,13 +6,13 @@ probability so small that it does not matter, for cutting tails off.
 """
 
 import dataclasses
-import difflib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from psac.accounting import balls_in_bins, fixed_size, poisson
-from psac.accounting.entries import ADD_OR_REMOVE, REPLACE, Entry, number, whole
+from psac.accounting.entries import ADD_OR_REMOVE, REPLACE, Entry
 from psac.accounting.losses import Price
+from psac.checks import number, positive, suggestion
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
@@ -86,7 +86,7 @@ def entry(
     if relation is None:
         relation = getattr(sampling, "relation", relations[0])
     if num_records is not None:
-        num_records = whole("num_records", num_records, least=1, advice="It is public.")
+        num_records = positive("num_records", num_records, advice="It is public.")
     return Entry(
         sampling=name,
         relation=_relation(relation, name, relations),
@@ -124,11 +124,9 @@ def _unknown(name: object) -> str:
     for refused, reason in REFUSED.items():
         if refused in str(name).lower():
             return f"sampling {name!r} has no price: {reason}. Known: {known}."
-    close = difflib.get_close_matches(str(name).lower(), [scheme for scheme, _ in SCHEMES], n=1)
-    hint = f" Did you mean {close[0]!r}?" if close else ""
     return (
         f"sampling {name!r} is unknown, and a sampler without accounting cannot report an epsilon. "
-        f"Known: {known}.{hint}"
+        f"Known: {known}.{suggestion(name, [scheme for scheme, _ in SCHEMES])}"
     )
 
 

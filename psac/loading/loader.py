@@ -17,10 +17,11 @@ from torch.utils.data import DataLoader, default_collate
 
 from psac import sampling
 from psac.accounting import Ledger
+from psac.checks import positive
 from psac.errors import PrivacyError
 from psac.loading.collation import ByLength, Collated, ProbingCollate
 from psac.loading.dataset import loader_over
-from psac.plan import Plan, positive
+from psac.plan import Plan
 from psac.sampling import Sampler
 
 

@@ -33,6 +33,7 @@ import torch
 from torch import Tensor, nn
 
 from psac.accounting import Ledger
+from psac.checks import positive
 from psac.clipping.rules import AdaptivePSAC, ClippingRule
 from psac.errors import PrivacyError
 from psac.gradients import ClippedSum, Evaluator, Sensitive
@@ -45,7 +46,7 @@ from psac.loading.dataset import tensors_of
 from psac.loading.loader import Loader
 from psac.noise.gaussian import add_noise_
 from psac.noise.generators import NoiseGenerator
-from psac.plan import Plan, positive
+from psac.plan import Plan
 from psac.private import resume
 from psac.private.account import Account
 from psac.private.guard import Guard
