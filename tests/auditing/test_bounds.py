@@ -434,7 +434,7 @@ class TestBoundary:
             lambda: mu_to_epsilon(1.0, 0),
             lambda: epsilon_to_mu(1.0, 0),
         ):
-            with pytest.raises(ValueError, match="delta is 0: allowed is .0, 1."):
+            with pytest.raises(ValueError, match=r"delta is 0: allowed is .0, 1."):
                 call()
         with pytest.raises(ValueError, match="mu is -1"):
             mu_to_epsilon(-1.0, DELTA)
