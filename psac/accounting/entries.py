@@ -7,8 +7,8 @@ was.
 
 import dataclasses
 
-ADD_OR_REMOVE = "add-or-remove-one"
-REPLACE = "replace-one"
+from psac.sampling import ADD_OR_REMOVE as ADD_OR_REMOVE
+from psac.sampling import REPLACE as REPLACE
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -83,13 +83,3 @@ def _records_and_draws(entry: Entry) -> tuple[int, int]:
 def without_replacement_event(entry: Entry) -> "DpEvent":
     """Poisson with half the noise, which has this price."""
     return poisson.event(dataclasses.replace(entry, noise_multiplier=entry.noise_multiplier / 2))
-
-
-def with_replacement_event(entry: Entry) -> "DpEvent":
-    """One that the accountants of dp-accounting refuse: they have no price for it."""
-    import dp_accounting
-
-    step = dp_accounting.SampledWithReplacementDpEvent(
-        *_records_and_draws(entry), dp_accounting.GaussianDpEvent(entry.noise_multiplier)
-    )
-    return dp_accounting.SelfComposedDpEvent(step, entry.steps)

@@ -24,14 +24,11 @@ privacy ledger: 3 steps, relation add-or-remove-one
 """
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from psac.accounting import pricing, schemes
 from psac.accounting.entries import Entry
 from psac.checks import positive
-
-if TYPE_CHECKING:
-    from dp_accounting import DpEvent
 
 FORMAT, VERSION = "psac ledger", 2
 WAYS = ("vmap", "alone", "batched")  # to evaluate a loss function; the last is tested
@@ -180,19 +177,6 @@ class Ledger:
         """The ways and warnings of another ledger are this one's, too."""
         self._ways |= other._ways
         self._warnings |= other._warnings
-
-    def to_event(self) -> "DpEvent":
-        """For the accountants of dp-accounting, to be made for the ledger's relation.
-
-        Their price is never below ours, or they refuse the event; but their RDP accountant is wrong
-        under replace-one (google/differential-privacy #378).
-        """
-        import dp_accounting
-
-        events = [schemes.SCHEMES[e.sampling, e.relation].event(e) for e in self.entries]
-        if pricing.outright(self.entries):  # dp-accounting has no event for a threshold
-            events.append(dp_accounting.UnsupportedDpEvent())
-        return dp_accounting.ComposedDpEvent(events)
 
     def to_json(self) -> dict[str, Any]:
         """Plain data, for `json.dump`."""

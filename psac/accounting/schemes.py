@@ -12,58 +12,36 @@ from typing import TYPE_CHECKING, Any
 from psac.accounting import balls_in_bins, fixed_size, poisson
 from psac.accounting.entries import ADD_OR_REMOVE, REPLACE, Entry
 from psac.accounting.losses import Price
-from psac.checks import number, positive, suggestion
+from psac.checks import number, positive
+from psac.sampling import refusal
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True)
 class Scheme:
-    """`price` is by privacy loss distributions; `event` is what dp-accounting has for it.
+    """How a step is priced.
 
-    A PLD accountant of dp-accounting prices the event no lower than we do, or refuses it.  Whether
-    its RDP accountant is right on it, for the same pair of laws, says `renyi`; whether its PLD
-    accountant is, says `known`.
+    `price` uses privacy loss distributions.  `event` is the same pair of distributions for
+    dp-accounting, where its PLD accountant has it; `renyi` says that its RDP accountant is right
+    on it, too.
     """
 
     price: Callable[[Entry, float], Price]
-    event: Callable[[Entry], "DpEvent"]
-    known: bool
-    renyi: bool
+    event: Callable[[Entry], "DpEvent"] | None = None
+    renyi: bool = False
 
 
 # The first row of a name has its default relation.
 SCHEMES: dict[tuple[str, str], Scheme] = {
-    ("poisson", ADD_OR_REMOVE): Scheme(
-        price=poisson.add_or_remove_one, event=poisson.event, known=True, renyi=True
-    ),
-    ("poisson", REPLACE): Scheme(
-        price=poisson.replace_one, event=poisson.event, known=True, renyi=False
-    ),
+    ("poisson", ADD_OR_REMOVE): Scheme(poisson.add_or_remove_one, poisson.event, renyi=True),
+    ("poisson", REPLACE): Scheme(poisson.replace_one, poisson.event),
     ("fixed-size-without-replacement", ADD_OR_REMOVE): Scheme(
-        price=fixed_size.without_replacement,
-        event=fixed_size.without_replacement_event,
-        known=True,
-        renyi=True,
+        fixed_size.without_replacement, fixed_size.without_replacement_event, renyi=True
     ),
-    ("fixed-size-with-replacement", REPLACE): Scheme(
-        price=fixed_size.with_replacement,
-        event=fixed_size.with_replacement_event,
-        known=False,
-        renyi=False,
-    ),
-    ("balls-in-bins", ADD_OR_REMOVE): Scheme(
-        price=balls_in_bins.add_or_remove_one,
-        event=balls_in_bins.event,
-        known=False,
-        renyi=False,
-    ),
-}
-REFUSED = {
-    "shuffle": "no amplification by a shuffled order is proved that comes near that of Poisson. "
-    "With balls-in-bins too each record comes once an epoch",
-    "weighted": "a record that is drawn more often is protected less, and a price has one rate",
+    ("fixed-size-with-replacement", REPLACE): Scheme(fixed_size.with_replacement),
+    ("balls-in-bins", ADD_OR_REMOVE): Scheme(balls_in_bins.add_or_remove_one),
 }
 
 
@@ -82,14 +60,20 @@ def entry(
     name = getattr(sampling, "name", sampling)
     relations = [known for scheme, known in SCHEMES if scheme == name]
     if not relations:
-        raise ValueError(_unknown(name))
+        reason = "A sampler without accounting cannot report an epsilon."
+        raise ValueError(f"{refusal(name)} {reason}")
     if relation is None:
         relation = getattr(sampling, "relation", relations[0])
+    if relation not in relations:
+        raise ValueError(
+            f"{name} has no price under the relation {relation!r}. Known for it: "
+            f"{', '.join(relations)}. Change the sampling or the relation."
+        )
     if num_records is not None:
         num_records = positive("num_records", num_records, advice="It is public.")
     return Entry(
         sampling=name,
-        relation=_relation(relation, name, relations),
+        relation=relation,
         noise_multiplier=number(
             "noise_multiplier",
             noise_multiplier,
@@ -117,26 +101,3 @@ def completed(entry: Entry) -> Entry:
         return entry
     bins, epochs = balls_in_bins.bins_and_epochs(entry)
     return dataclasses.replace(entry, steps=bins * epochs)
-
-
-def _unknown(name: object) -> str:
-    known = ", ".join(dict.fromkeys(scheme for scheme, _ in SCHEMES))
-    for refused, reason in REFUSED.items():
-        if refused in str(name).lower():
-            return f"sampling {name!r} has no price: {reason}. Known: {known}."
-    return (
-        f"sampling {name!r} is unknown, and a sampler without accounting cannot report an epsilon. "
-        f"Known: {known}.{suggestion(name, [scheme for scheme, _ in SCHEMES])}"
-    )
-
-
-def _relation(relation: object, name: str, known: list[str]) -> str:
-    """The relation in our words: `replace-one`, also if it was "replace one record"."""
-    words = str(relation).lower().replace("/", " or ").replace("-", " ").replace("_", " ")
-    spelled = "-".join(words.removesuffix(" record").split())
-    if spelled not in known:
-        raise ValueError(
-            f"{name} has no price under the relation {relation!r}. Known for it: "
-            f"{', '.join(known)}. Change the sampling or the relation."
-        )
-    return spelled
