@@ -24,11 +24,11 @@ class Evidence:
 
     @classmethod
     def read(cls, results: Path) -> Evidence:
-        places = {name: results / "paper" / name for name in FIGURES}
-        places |= {name: results / "theory" / name for name in THEORY}
-        found = {name: _json(place / "data.json") for name, place in places.items()}
+        folders = {name: results / "paper" / name for name in FIGURES}
+        folders |= {name: results / "theory" / name for name in THEORY}
+        stored = {name: _json(folder / "data.json") for name, folder in folders.items()}
         return cls(
-            exhibits={name: data for name, data in found.items() if data is not None},
+            exhibits={name: data for name, data in stored.items() if data is not None},
             table2=_json(results / "table2" / "table.json") or _empty_table(),
         )
 
@@ -86,5 +86,5 @@ def paper_p(first: Percent, second: Percent) -> float:
 
     numbers = (first.mean, first.deviation, SEEDS_OF_THE_PAPER)
     others = (second.mean, second.deviation, SEEDS_OF_THE_PAPER)
-    found: Any = stats.ttest_ind_from_stats(*numbers, *others, equal_var=False)
-    return float(found.pvalue)
+    test: Any = stats.ttest_ind_from_stats(*numbers, *others, equal_var=False)
+    return float(test.pvalue)

@@ -75,8 +75,8 @@ def small_updates(evidence: Evidence) -> Judgement:
     for curve in _measured_curves(evidence):
         ends = np.array([curve["measured"][k]["median_norm"] for k in (0, -1)])
         auto_s, psac = (
-            float(kept[1] / kept[0])
-            for kept in (ends * theory.auto_s_weight(ends, r), ends * theory.weight(ends, r))
+            float(pair[1] / pair[0])
+            for pair in (ends * theory.auto_s_weight(ends, r), ends * theory.weight(ends, r))
         )
         large.append(auto_s > 0.5)
         said.append(
@@ -250,16 +250,16 @@ def any_network(evidence: Evidence) -> Judgement:
     is lost.
     """
     rows = evidence.finished_rows(stand_ins=True)
-    found: dict[str, list[int]] = {}
+    by_network: dict[str, list[int]] = {}
     for name, row in rows.items():
         results = [_beaten(row, rule) for rule in RIVALS]
-        found.setdefault(TABLE2[name].network, []).extend(results)
-    if len(found) < 2:
-        return Judgement(NOT_YET, f"Finished rows are of {len(found)} kinds of network so far.")
-    holds = all(any(r > 0 for r in some) and min(some) >= 0 for some in found.values())
+        by_network.setdefault(TABLE2[name].network, []).extend(results)
+    if len(by_network) < 2:
+        return Judgement(NOT_YET, f"Finished rows have {len(by_network)} kinds of network so far.")
+    holds = all(any(r > 0 for r in some) and min(some) >= 0 for some in by_network.values())
     said = "; ".join(
         f"{network}: {some.count(1)} won, {some.count(-1)} lost, of {len(some)}"
-        for network, some in found.items()
+        for network, some in by_network.items()
     )
     return Judgement(
         CAVEAT if holds else NOT_CONFIRMED,

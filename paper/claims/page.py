@@ -88,9 +88,10 @@ def overview(evidence: Evidence) -> str:
 def details(evidence: Evidence) -> str:
     lines = ["## The claims in detail"]
     for number, claim in enumerate(CLAIMS, start=1):
-        found = claim.judged(evidence)
+        judgement = claim.judged(evidence)
         lines.append(
-            f"**{number}. {claim.says}** ({claim.place})  \n*{found.verdict}*. {found.reasons}"
+            f"**{number}. {claim.says}** ({claim.place})  \n*{judgement.verdict}*. "
+            f"{judgement.reasons}"
         )
     return "\n\n".join(lines)
 

@@ -50,17 +50,17 @@ class Folder:
 
         `asked` is all that it depends on: a run that was asked for something else is not taken.
         """
-        kept, text = self.path / "finished" / f"{name}.json", json.dumps(asked, sort_keys=True)
-        if kept.exists():
-            found = read(kept)
-            if same_request(found["asked"], json.loads(text)):
-                return found
+        path, text = self.path / "finished" / f"{name}.json", json.dumps(asked, sort_keys=True)
+        if path.exists():
+            result = read(path)
+            if same_request(result["asked"], json.loads(text)):
+                return result
         self.note(f"{self.path.name}: {name}")
         digest = hashlib.sha256(text.encode()).hexdigest()[:8]
         checkpoint = Path("runs") / "paper" / self.path.name / f"{name}-{digest}.safetensors"
-        found = {"asked": json.loads(text), **compute(checkpoint)}
-        write(kept, json.dumps(found, indent=1))
-        return found
+        result = {"asked": json.loads(text), **compute(checkpoint)}
+        write(path, json.dumps(result, indent=1))
+        return result
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -85,8 +85,8 @@ def make(exhibit: Exhibit, results: Path, note: Note = lambda _: None) -> list[P
     folder = results / exhibit.name
     data = _stored(exhibit, folder / "data.json")
     if data is None:
-        found = exhibit.compute(Folder(folder, note))
-        data = {**stamp(), "settings": dict(exhibit.settings), **found}
+        result = exhibit.compute(Folder(folder, note))
+        data = {**stamp(), "settings": dict(exhibit.settings), **result}
         data = json.loads(json.dumps(data))  # what is drawn is what is stored
         write(folder / "data.json", json.dumps(data, indent=1))
     written = [folder / "data.json", folder / "data.csv", folder / "caption.md"]

@@ -45,12 +45,12 @@ def observed(
 ) -> dict[str, Any]:
     """What was measured, and the run's accuracy on the test records."""
     private = started(whole_batches(recipe), splits)
-    found: list[dict[str, Any]] = []
+    measurements: list[dict[str, Any]] = []
     checkpoint.parent.mkdir(parents=True, exist_ok=True)
     if checkpoint.exists():
-        found = load_checkpoint(checkpoint, private)["found"]
+        measurements = load_checkpoint(checkpoint, private)["found"]
     try:
-        _train(private, found, checkpoint, measure, every)
+        _train(private, measurements, checkpoint, measure, every)
         accuracy = evaluate(
             private.model, splits.evaluation, classes=len(splits.classes), batch_size=1024
         ).accuracy
@@ -62,13 +62,13 @@ def observed(
         "noise_multiplier": private.noise_multiplier,
         "steps": private.planned_steps,
         "accuracy": accuracy,
-        "measured": found,
+        "measured": measurements,
     }
 
 
 def _train(
     private: Private,
-    found: list[dict[str, Any]],
+    measurements: list[dict[str, Any]],
     checkpoint: Path,
     measure: Measure | None,
     every: int,
@@ -80,10 +80,10 @@ def _train(
             if measure and step % every == 0:
                 model = copy.deepcopy(private.model)
                 seen = measure(model, inputs, labels, private.noise_multiplier)
-                found.append({"step": step, **seen})
+                measurements.append({"step": step, **seen})
             private.step(loss_of, (inputs, labels))
             if time.monotonic() - saved > SAVE_SECONDS:
-                save_checkpoint(checkpoint, private, extra={"found": found})
+                save_checkpoint(checkpoint, private, extra={"found": measurements})
                 saved = time.monotonic()
 
 

@@ -68,8 +68,8 @@ class Study:
 
     def results_of(self, rule: str) -> list[Result]:
         """Those reported runs that are finished."""
-        found = [self.result(recipe) for recipe in self.reported(rule)]
-        return [result for result in found if result is not None]
+        results = [self.result(recipe) for recipe in self.reported(rule)]
+        return [result for result in results if result is not None]
 
     # Doing it
     def stages(self) -> Iterator[tuple[str, list[Job]]]:

@@ -74,12 +74,12 @@ def _log_normal(mean: float, bins: int, allowance: float) -> tuple[np.ndarray, f
     largest = math.exp(min(mean**2 / 2 - mean * float(special.ndtri(allowance)), 600.0))
     size = math.ceil(min(max(largest / step, 100), POINTS))
     step = largest / size
-    places = step * np.arange(size + 1)
+    points = step * np.arange(size + 1)
     with np.errstate(divide="ignore"):
-        logs = np.log(places)
-    calls, puts = gaussian(logs, mean), places * gaussian(-logs, mean)  # E(X - k)_+, E(k - X)_+
+        logs = np.log(points)
+    calls, puts = gaussian(logs, mean), points * gaussian(-logs, mean)  # E(X - k)_+, E(k - X)_+
     # Of either, the one that is near 0: their slopes differ by 1.
-    slopes = np.where(places[1:] <= 1, np.diff(puts) / step - 1, np.diff(calls) / step)
+    slopes = np.where(points[1:] <= 1, np.diff(puts) / step - 1, np.diff(calls) / step)
     bends = np.diff(slopes, prepend=-1.0, append=0.0)
     return np.maximum(bends, 0.0), step, float(calls[-1])
 

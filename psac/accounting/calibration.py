@@ -171,33 +171,33 @@ def _solve(price: Callable[[float], float], target: float, start: float) -> floa
     False position, on logarithms of both, where the price is nearly straight; ends that stay are
     halved in weight (the Illinois rule).
     """
-    low: tuple[float, float] | None = None  # (place, how far the price is off) above the target
+    low: tuple[float, float] | None = None  # (log noise, how far the price is off) above
     high: tuple[float, float] | None = None  # and at or below it
-    place, gap = math.log(start), 0.0
+    log_noise, gap = math.log(start), 0.0
     for trial in range(60):
-        previous, spent = gap, price(math.exp(place))
+        previous, spent = gap, price(math.exp(log_noise))
         gap = max(min(math.log(spent / target), 20.0), -20.0) if spent > 0 else -20.0
         if -TOLERANCE <= gap <= 0:
-            return math.exp(place)
+            return math.exp(log_noise)
         if gap > 0:
-            low = (place, gap)
+            low = (log_noise, gap)
             high = (high[0], high[1] / 2) if high and previous > 0 else high
         else:
-            high = (place, gap)
+            high = (log_noise, gap)
             low = (low[0], low[1] / 2) if low and previous < 0 else low
         if low and high:
             if high[0] - low[0] < 1e-7:
                 break
             share = (low[1] + TOLERANCE / 2) / (low[1] - high[1])
-            place = low[0] + min(max(share, 0.02), 0.98) * (high[0] - low[0])
+            log_noise = low[0] + min(max(share, 0.02), 0.98) * (high[0] - low[0])
         else:
             # Longer and longer, as long as both ends are not found: a price may be flat.
             move = min(1.5 * abs(gap) + TOLERANCE, 1.0) * 2 ** max(0, trial - 2)
-            place = min(max(place + math.copysign(move, gap), -700.0), 700.0)
+            log_noise = min(max(log_noise + math.copysign(move, gap), -700.0), 700.0)
     if high is None:
         raise ValueError(
             f"no noise was found that keeps epsilon {target:g}: the accountant gives more even for "
-            f"a noise multiplier of {math.exp(place):.3g}. Take a larger delta or epsilon."
+            f"a noise multiplier of {math.exp(log_noise):.3g}. Take a larger delta or epsilon."
         )
     return math.exp(high[0])
 

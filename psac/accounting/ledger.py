@@ -68,9 +68,9 @@ class Ledger:
         written down as a whole one.  What is no step of training says `what` it is; `delta` is the
         chance that one such release shows more than its noise allows.
         """
-        given = (noise_multiplier, sampling_rate, sampling, relation, num_records, what, delta)
+        settings = (noise_multiplier, sampling_rate, sampling, relation, num_records, what, delta)
         count = positive("steps", steps, advice="It counts releases.")
-        if given != self._last:
+        if settings != self._last:
             self._begin(
                 schemes.entry(
                     sampling=sampling,
@@ -83,7 +83,7 @@ class Ledger:
                     delta=delta,
                 )
             )
-            self._last = given
+            self._last = settings
         self._counts[-1] += count
 
     def _begin(self, kind: Entry) -> None:
@@ -219,8 +219,8 @@ class Ledger:
                 ledger.note_warning(sentence)
         except (TypeError, ValueError) as error:
             raise ValueError(f"the ledger is damaged: {error}") from error
-        for place, entry in enumerate(entries):
-            ledger._read(entry, f"entry {place} of the ledger")
+        for k, entry in enumerate(entries):
+            ledger._read(entry, f"entry {k} of the ledger")
         if ledger.to_json() != data:
             raise ValueError(
                 "the ledger was edited: written again, it would differ. Go back to a copy of what "
@@ -228,15 +228,15 @@ class Ledger:
             )
         return ledger
 
-    def _read(self, entry: Any, place: str) -> None:
+    def _read(self, entry: Any, name: str) -> None:
         fields = [field.name for field in dataclasses.fields(Entry)]
         needed = [name for name in fields if name not in ONLY_OF_RELEASES]
         if not isinstance(entry, dict) or not set(needed) <= set(entry) <= set(fields):
-            raise ValueError(f"{place} is {entry!r}: it must have exactly {', '.join(needed)}.")
+            raise ValueError(f"{name} is {entry!r}: it must have exactly {', '.join(needed)}.")
         try:
             self.record(**entry)
         except (TypeError, ValueError) as error:
-            raise ValueError(f"{place} is damaged: {error}") from error
+            raise ValueError(f"{name} is damaged: {error}") from error
 
     def __str__(self) -> str:
         relation = f", relation {self._kinds[0].relation}" if self._kinds else ""

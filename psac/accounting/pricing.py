@@ -51,10 +51,10 @@ def price(
     delta -= outright(entries)
     if delta <= 0:
         return math.inf
-    found = ACCOUNTANTS[accountant](entries, delta, coarseness)
+    bound = ACCOUNTANTS[accountant](entries, delta, coarseness)
     if accountant == "pld" and not first_look:
-        found = max(found, theirs(entries, delta, found))
-    return found - sum(entry.steps * math.log1p(-entry.delta) for entry in entries)
+        bound = max(bound, theirs(entries, delta, bound))
+    return bound - sum(entry.steps * math.log1p(-entry.delta) for entry in entries)
 
 
 def outright(entries: Sequence[Entry]) -> float:

@@ -98,9 +98,9 @@ class Releases:
     def _keep_record(self, spent: int) -> str | None:
         """What is wrong if the record cannot be written, which the next call tries again."""
         try:
-            place = record_of(self.run)
-            place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self.record.keep_at(place, spent)
+            path = record_of(self.run)
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self.record.keep_at(path, spent)
         except OSError as error:
             self.record = Journal(self.run)
             return (

@@ -248,10 +248,10 @@ def digest(tensors: dict[str, Tensor], text: str) -> str:
 
 def refuse_other_model(path: Path, saved: Mapping[str, Tensor], own: Mapping[str, Any]) -> None:
     """Before anything is changed."""
-    shapes = {name: list(t.shape) for name, t in own.items() if isinstance(t, Tensor)}
-    found = {name: list(t.shape) for name, t in saved.items()}
-    if shapes != found:
-        wrong = sorted(k for k in shapes.keys() | found.keys() if shapes.get(k) != found.get(k))
+    here = {name: list(t.shape) for name, t in own.items() if isinstance(t, Tensor)}
+    there = {name: list(t.shape) for name, t in saved.items()}
+    if here != there:
+        wrong = sorted(k for k in here.keys() | there.keys() if here.get(k) != there.get(k))
         raise CheckpointError(
             f"{path} holds another model: {wrong[:5]} differ. Build the model as it was built then."
         )
@@ -273,23 +273,23 @@ def refuse_other_optimizer(
 # ---- Trees of states as JSON and tensors
 
 
-def packed(tree: Any, place: str, tensors: dict[str, Tensor]) -> Any:
-    """The tree as JSON; its tensors go to `tensors` under their places."""
+def packed(tree: Any, name: str, tensors: dict[str, Tensor]) -> Any:
+    """The tree as JSON; its tensors go to `tensors` under their names."""
     if isinstance(tree, Tensor):
-        tensors[place] = tree.detach().cpu().contiguous().clone()
-        return {"tensor": place}
+        tensors[name] = tree.detach().cpu().contiguous().clone()
+        return {"tensor": name}
     if isinstance(tree, Mapping):
         # As pairs: the keys of an optimizer's state are numbers.
-        return {"map": [[k, packed(v, f"{place}/{k}", tensors)] for k, v in tree.items()]}
+        return {"map": [[k, packed(v, f"{name}/{k}", tensors)] for k, v in tree.items()]}
     if isinstance(tree, (list, tuple)):
         kind = "list" if isinstance(tree, list) else "tuple"
-        return {kind: [packed(v, f"{place}/{k}", tensors) for k, v in enumerate(tree)]}
+        return {kind: [packed(v, f"{name}/{k}", tensors) for k, v in enumerate(tree)]}
     if tree is None or isinstance(tree, (bool, int, str)):
         return tree
     if isinstance(tree, float):
         return tree if math.isfinite(tree) else {"float": str(tree)}
     raise TypeError(
-        f"{place or 'the state'} is a {type(tree).__name__}, which cannot be saved without pickle. "
+        f"{name or 'the state'} is a {type(tree).__name__}, which cannot be saved without pickle. "
         "Use tensors, numbers, strings, lists, tuples and dicts."
     )
 
@@ -312,11 +312,11 @@ def unpacked(tree: Any, tensors: Mapping[str, Tensor]) -> Any:
 
 
 def random_state() -> dict[str, Any]:
-    name, keys, *place = np.random.get_state(legacy=True)
+    name, keys, *rest = np.random.get_state(legacy=True)
     return {
         "torch": torch.get_rng_state(),
         "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
-        "numpy": (name, np.asarray(keys).tolist(), *place),
+        "numpy": (name, np.asarray(keys).tolist(), *rest),
         "python": random.getstate(),
     }
 

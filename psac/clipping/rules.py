@@ -253,8 +253,8 @@ def safe_weights(rule: ClippingRule, norms: Tensor) -> Tensor:
     (norms,) = _tensors(norms)
     # A sum is one number to look at; it may overflow where all norms are finite, which is no harm.
     finite = None if math.isfinite(float(norms.sum())) else norms.isfinite()
-    given = norms if finite is None else torch.where(finite, norms, 1.0)
-    weights = _sensible(rule, given)
+    usable = norms if finite is None else torch.where(finite, norms, 1.0)
+    weights = _sensible(rule, usable)
     if finite is not None:
         weights = torch.where(finite, weights, 0.0)
     safe = weights.minimum(_largest(bound, norms))
@@ -313,9 +313,9 @@ def _setting(value: float, dtype: torch.dtype, device: torch.device) -> Tensor:
 def _matching(norms: Tensor, weights: object, rule: ClippingRule) -> Tensor:
     """The weights in the norms' dtype and device, once they are known to have their shape."""
     if not isinstance(weights, Tensor) or weights.shape != norms.shape:
-        given = f"shape {tuple(weights.shape)}" if isinstance(weights, Tensor) else repr(weights)
+        shape = f"shape {tuple(weights.shape)}" if isinstance(weights, Tensor) else repr(weights)
         raise ValueError(
-            f"{rule!r} turns norms of shape {tuple(norms.shape)} into weights of {given}. "
+            f"{rule!r} turns norms of shape {tuple(norms.shape)} into weights of {shape}. "
             "Return a tensor with one weight for each norm."
         )
     return weights.to(norms)

@@ -95,9 +95,9 @@ class SeededGenerator(NoiseGenerator):
             InsecureNoiseWarning,
             stacklevel=2,
         )
-        self._place(number, (), 0)
+        self._set(number, (), 0)
 
-    def _place(self, seed: int, names: tuple[str, ...], counter: int) -> None:
+    def _set(self, seed: int, names: tuple[str, ...], counter: int) -> None:
         self.seed, self.names, self.counter = seed, names, counter
         text = repr((seed, names)).encode()
         self._key = hashlib.blake2b(text, digest_size=16, person=b"psac").digest()
@@ -108,7 +108,7 @@ class SeededGenerator(NoiseGenerator):
 
     def spawn(self, name: str) -> "SeededGenerator":
         child = copy.copy(self)
-        child._place(self.seed, (*self.names, str(name)), 0)
+        child._set(self.seed, (*self.names, str(name)), 0)
         return child
 
     def state_dict(self) -> dict[str, Any]:
@@ -120,7 +120,7 @@ class SeededGenerator(NoiseGenerator):
                 f"this state belongs to the stream {list(state['names'])}, not to "
                 f"{list(self.names)}: two purposes would share one stream. Load it into its own."
             )
-        self._place(state["seed"], self.names, state["counter"])
+        self._set(state["seed"], self.names, state["counter"])
 
 
 PADDING = 16  # What `update_into` wants to have as room beyond the data.

@@ -146,14 +146,14 @@ class ByLength:
 
     def _ask_with_copies(self, sample: Any) -> None:
         """Sequences of one length may belong together (ids and their mask), or not."""
-        for places in _places_by_length(sample):
-            if not self._try(sample, places):
-                for place in places:
-                    self._try(sample, {place})
+        for positions in _positions_by_length(sample):
+            if not self._try(sample, positions):
+                for position in positions:
+                    self._try(sample, {position})
 
-    def _try(self, sample: Any, places: set[int]) -> bool:
+    def _try(self, sample: Any, positions: set[int]) -> bool:
         """Whether copies that are longer or shorter there can be collated with the sample."""
-        longer, shorter = (_resized(sample, places, resize) for resize in (_repeated, _cut))
+        longer, shorter = (_resized(sample, positions, resize) for resize in (_repeated, _cut))
         return any([self._ask(sample, longer), self._ask(shorter, sample)])
 
     def _ask_with_others(self, samples: Sequence[Any], records: list[Leaves]) -> None:
@@ -204,16 +204,16 @@ class ByLength:
             self._padding[name] = values[:1].clone()
 
 
-def _places_by_length(sample: Any) -> list[set[int]]:
+def _positions_by_length(sample: Any) -> list[set[int]]:
     """The sequences of a sample by their numbers, those of one length together."""
     lengths: list[int] = []
     _map_sequences(sample, lambda sequence: lengths.append(len(sequence)))
     return [{k for k, n in enumerate(lengths) if n == length} for length in sorted(set(lengths))]
 
 
-def _resized(sample: Any, places: set[int], resize: Callable[[Any], Any]) -> Any:
+def _resized(sample: Any, positions: set[int], resize: Callable[[Any], Any]) -> Any:
     numbers = itertools.count()
-    return _map_sequences(sample, lambda item: resize(item) if next(numbers) in places else item)
+    return _map_sequences(sample, lambda item: resize(item) if next(numbers) in positions else item)
 
 
 def _repeated(sequence: Any) -> Any:

@@ -69,15 +69,15 @@ class Check:
         last = len(samples) - 1
         numbers = sorted({0, last, secrets.randbelow(last + 1)})
         if random:
-            pool, places = _pool(samples, numbers)
-            self._compare_draws(pool, places)
-            for place in places:
-                self._replace_others(pool, place, rounds=4)
+            pool, positions = _pool(samples, numbers)
+            self._compare_draws(pool, positions)
+            for position in positions:
+                self._replace_others(pool, position, rounds=4)
             return
         for number in numbers:
             if self._compare_alone(samples, leaves, number):
-                pool, (place,) = _pool(samples, [number])
-                self._replace_others(pool, place, rounds=2)
+                pool, (position,) = _pool(samples, [number])
+                self._replace_others(pool, position, rounds=2)
 
     def leaves(self, batch: Any, num_samples: int) -> Leaves:
         """The leaves of a batch, each with the records along its first axis."""
@@ -127,20 +127,20 @@ class Check:
         return longer
 
     # With random numbers
-    def _compare_draws(self, pool: list[Any], places: list[int]) -> None:
+    def _compare_draws(self, pool: list[Any], positions: list[int]) -> None:
         """Refuses an entry that is distributed otherwise than alone."""
         draws: dict[tuple[int, str], tuple[Draws, Draws]] = {}
         suspect = None
         for number in range(1, DRAWS + 1):
             leaves = self._run(pool)
-            for place in places:
-                parts, alone = _parts(leaves, place), self._run([pool[place]])
+            for position in positions:
+                parts, alone = _parts(leaves, position), self._run([pool[position]])
                 if finding := unlike(parts, alone):
                     self._refuse(f"{finding[0]} {finding[1]}")
                 self._is_padded(parts, alone)
                 for name, part in parts.items():
                     new = Draws(alone[name].shape), Draws(alone[name].shape)
-                    in_batch, by_itself = draws.setdefault((place, name), new)
+                    in_batch, by_itself = draws.setdefault((position, name), new)
                     in_batch.add(part)
                     by_itself.add(alone[name])
             if number.bit_count() == 1:  # at 1, 2, 4, ..., 64 draws
@@ -152,12 +152,12 @@ class Check:
             "numbers are drawn"
         )
 
-    def _replace_others(self, pool: list[Any], place: int, *, rounds: int) -> None:
+    def _replace_others(self, pool: list[Any], position: int, *, rounds: int) -> None:
         """Refuses a record that changes with the others, the random numbers being the same.
 
         It stands first, so that it draws first; next come those that give the batch its lengths.
         """
-        record, others = pool[place], pool[:place] + pool[place + 1 :]
+        record, others = pool[position], pool[:position] + pool[position + 1 :]
         front, rest = self._front(record, others)
         for number in range(rounds):
             other = record if number % 2 == 0 else secrets.choice(others)
@@ -223,8 +223,8 @@ def _pool(samples: list[Any], numbers: list[int]) -> tuple[list[Any], list[int]]
     """Up to `POOL` samples in their order, among them `numbers`; and the places of those."""
     others = [number for number in range(len(samples)) if number not in numbers]
     secrets.SystemRandom().shuffle(others)
-    chosen = sorted(numbers + others[: POOL - len(numbers)])
-    return [samples[number] for number in chosen], [chosen.index(number) for number in numbers]
+    members = sorted(numbers + others[: POOL - len(numbers)])
+    return [samples[number] for number in members], [members.index(number) for number in numbers]
 
 
 def _parts(leaves: Leaves, number: int) -> Leaves:

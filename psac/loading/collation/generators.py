@@ -36,7 +36,7 @@ REACH = 2000  # objects that are looked at
 
 def generators_of(function: Any) -> list[Any]:
     """The global generators, then those that `function` reaches, nearest first."""
-    found: dict[int, Any] = {}
+    generators: dict[int, Any] = {}
     seen: dict[int, Any] = {}  # holds what it has seen, else an id could come again
     waiting = deque(
         [
@@ -52,10 +52,10 @@ def generators_of(function: Any) -> list[Any]:
             continue
         seen[id(thing)] = thing
         if isinstance(thing, KINDS):
-            found[id(thing)] = thing
+            generators[id(thing)] = thing
         else:
             waiting.extend(islice(_neighbours(thing), REACH))
-    return list(found.values())
+    return list(generators.values())
 
 
 def _neighbours(thing: Any) -> Iterator[Any]:
