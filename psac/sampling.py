@@ -46,7 +46,7 @@ import torch
 from torch import Tensor
 
 from psac.checks import number, positive, unknown
-from psac.noise.generators import NoiseGenerator
+from psac.noise.generators import NoiseGenerator, refuse_other_generators
 
 ADD_OR_REMOVE = "add-or-remove-one"
 REPLACE = "replace-one"
@@ -205,10 +205,7 @@ class Sampler:
         generator: NoiseGenerator,
     ) -> None:
         sizes = _checked_sizes(num_records, expected_batch_size)
-        if not isinstance(generator, NoiseGenerator):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise TypeError(
-                f"generator is {generator!r}: pass SecureGenerator() or SeededGenerator(0)."
-            )
+        refuse_other_generators(generator)
         self.scheme, self.generator = scheme, generator
         self.num_records, self.expected_batch_size = sizes
         self.sampling_rate, self.bins = scheme.sampling_rate(*sizes), scheme.bins(*sizes)

@@ -123,6 +123,13 @@ class SeededGenerator(NoiseGenerator):
         self._set(state["seed"], self.names, state["counter"])
 
 
+def refuse_other_generators(generator: object) -> None:
+    if not isinstance(generator, NoiseGenerator):
+        raise TypeError(
+            f"generator is {generator!r}: pass SecureGenerator() or SeededGenerator(0)."
+        )
+
+
 PADDING = 16  # What `update_into` wants to have as room beyond the data.
 
 

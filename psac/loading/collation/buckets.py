@@ -12,7 +12,7 @@ records of a batch.
 >>> def collate(rows):
 ...     return pad_sequence(rows, batch_first=True, padding_value=-1)
 >>> rows = [torch.tensor([1, 2, 3]), torch.tensor([4]), torch.tensor([5, 6])]
->>> for batch in by_length(rows, collate, (2, 4)):
+>>> for batch in ByLength(collate, (2, 4))(rows):
 ...     print(batch.tolist())
 [[4, -1], [5, 6]]
 [[1, 2, 3, -1]]
@@ -39,11 +39,6 @@ from psac.loading.collation.parts import Leaves, behind, constant, unlike
 Collate = Callable[[list[Any]], Any]
 # What a collate_fn raises for a record that it cannot stack with another.
 UNFIT = (ArithmeticError, AssertionError, LookupError, RuntimeError, TypeError, ValueError)
-
-
-def by_length(samples: Sequence[Any], collate_fn: Collate, lengths: Sequence[int]) -> list[Any]:
-    """One list of samples, as `ByLength(collate_fn, lengths)` makes batches of it."""
-    return ByLength(collate_fn, lengths)(samples)
 
 
 class ByLength:
