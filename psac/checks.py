@@ -64,3 +64,10 @@ def number(name: str, value: object, allowed: str = "(0, inf)", *, advice: str =
     if not (above and below) or math.isinf(real):
         raise ValueError(f"{name} is {value!r}: allowed is {allowed}. {advice}".rstrip())
     return real
+
+
+def exactly_one(**values: object) -> None:
+    """Raises unless exactly one of the values is not None."""
+    if sum(value is not None for value in values.values()) != 1:
+        names, listed = " or ".join(values), ", ".join(f"{k}={v!r}" for k, v in values.items())
+        raise ValueError(f"give either {names}: {listed}.")

@@ -62,3 +62,10 @@ def test_a_number_outside_the_interval_is_refused(value, allowed):
 def test_what_is_no_number_is_a_type_error(value):
     with pytest.raises(TypeError, match=r"x is .*: it must be a number in \[0, 1\]"):
         checks.number("x", value, "[0, 1]")
+
+
+def test_exactly_one_of_two_settings_is_asked_for():
+    checks.exactly_one(epochs=3, steps=None)
+    for epochs, steps in ((None, None), (3, 4)):
+        with pytest.raises(ValueError, match=rf"give either epochs or steps: epochs={epochs}, "):
+            checks.exactly_one(epochs=epochs, steps=steps)
