@@ -1,26 +1,26 @@
-"""How much a run has released, on disk: one more line before each step is handed on.
+"""How many steps a run has released: a line is appended to a file before each release.
 
     0c6f...         the id of the run
     120             at least this many steps were spent when a checkpoint was saved or loaded
     +1              one more
-    @/other/place   another journal of the same run, in a file of its own
+    @/other/path    another journal of the same run
 
 `<checkpoint>.journal` lies beside every checkpoint of a run.  Guarantees:
 
-- Whichever checkpoint of a run is loaded, old or new, its journal tells what the run has released
+- Whichever checkpoint of a run is loaded, old or new, its journal counts what the run has released
   since, in any process: a run writes to all its journals.  Those on one file system are links to
   one file, so a step costs one short write, however many checkpoints there are.
 - A journal may be moved with its checkpoint while the run goes on.  A checkpoint that was copied or
   renamed alone finds the journal of another checkpoint of its run in its folder.
-- A line is written when the call returns, and survives the process (a power cut may take the last
-  seconds).  If it cannot be written, the step is not released.  Deleting a journal stops nothing:
-  its file lives on without a name, and nobody can resume from what is gone.
-- Lines are only ever appended.  Processes that go on from one checkpoint at the same time add up.
-- A checkpoint that takes the place of another run's gets a new journal.
+- A line is written when the call returns, and survives the process (a power cut may lose the last
+  seconds).  If it cannot be written, the step is not released.  Deleting a journal does not stop
+  the run.
+- Lines are only appended.  Processes that resume one checkpoint at the same time add up.
+- A checkpoint that replaces another run's gets a new journal.
 
-Left to others: a copy of the folder keeps its own journal, as old as the copy
-(`psac.checkpoint.releases` knows better); two processes that go on from one checkpoint at the same
-time are both counted by whoever resumes later, but do not know of each other.
+Left to others: a copy of the folder has its own journal, as old as the copy
+(`psac.checkpoint.releases` covers that); two processes that resume one checkpoint at the same time
+are both counted by later ones, but not by each other.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def journal_of(path: Path) -> Path:
 
 
 class Journal:
-    """The files of a run that this process writes to; called with the steps of a release."""
+    """The journals of a run that this process writes to; called with the steps of a release."""
 
     def __init__(self, run: str) -> None:
         self.run = run
@@ -55,7 +55,7 @@ class Journal:
                 raise OSError(f"{file.name} could not be written: is the disk full?")
 
     def keep_at(self, path: Path, spent: int) -> None:
-        """From here on every release is written to this file, too, after the `spent` steps."""
+        """From here on every release is written to this file as well, after the `spent` steps."""
         self._forget_deleted()
         if run_of(path) != self.run and not self._linked(path):
             begin(path, self.run)
@@ -99,7 +99,7 @@ class Journal:
 
 
 def begin(path: Path, run: str) -> None:
-    """Makes the file.  If another process makes it at the same time, both write to one file."""
+    """Creates the file.  If another process does so at the same time, both write to one file."""
     line, owner = f"{run}\n".encode(), run_of(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     if owner is None:
@@ -167,7 +167,7 @@ def steps_in(path: Path) -> int:
                 spent = max(spent, int(line))
         except ValueError as error:
             raise ValueError(
-                f"{path} is damaged: it has the line {line!r}. Put in the number of steps that "
-                "were released up to there, or a larger one."
+                f"{path} is damaged at the line {line!r}. Replace it by the number of steps "
+                "released up to there, or a larger one."
             ) from error
     return spent
