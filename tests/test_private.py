@@ -665,7 +665,7 @@ def test_charged_steps_are_spent_and_not_taken():
     for wrong in (0, -1):
         with pytest.raises(ValueError, match="steps"):
             private.charge(wrong)
-    with pytest.raises(TypeError, match="steps is 1.5"):
+    with pytest.raises(TypeError, match=r"steps is 1\.5"):
         private.charge(1.5)
 
 

@@ -167,7 +167,7 @@ def steps_in(path: Path) -> int:
                 spent = max(spent, int(line))
         except ValueError as error:
             raise ValueError(
-                f"{path} is damaged at the line {line!r}. Replace it by the number of steps "
+                f"{path} is damaged: it has the line {line!r}. Replace it by the number of steps "
                 "released up to there, or a larger one."
             ) from error
     return spent

@@ -1,11 +1,8 @@
 """Batches of one public length: a record's padded shape is a function of the record alone.
 
 A `collate_fn` that pads to the longest record of a batch gives each record a length that comes from
-the others.  `ByLength` pads each record to the least of some public lengths that is enough for it,
-and makes one batch of the records of each length.
-
-Left to others: `IsolatedCollate` watches the `collate_fn`; the model and the loss must not mix the
-records of a batch.
+the others.  `ByLength` pads each record to the smallest public length that holds it, and makes one
+batch of the records of each length.
 
 >>> import torch
 >>> from torch.nn.utils.rnn import pad_sequence
@@ -45,21 +42,21 @@ class ByLength:
     """Makes batches of the records of each length, each padded to exactly that length.
 
     A record's length is its largest size, collated alone, along the axes that vary (such as axis 1
-    of `input_ids`); it goes to the batch of the least of `lengths` that is not below it.  Each
-    record is collated alone and then padded, so that its part of a batch, shape and values, depends
-    on no other record.  Every sample is in one batch, once; batches come by length, and samples
-    within them in the order in which they were given.  Samples are not changed.
+    of `input_ids`); it goes to the batch of the smallest of `lengths` that holds it.  Each record
+    is collated alone and then padded, so its part of a batch, shape and values, depends on no other
+    record.  Every sample is in one batch, once; batches come by length, and samples within them in
+    their original order.  Samples are not changed.
 
-    Which axes vary, and the constant that pads a leaf, is asked of `collate_fn` once: it gets the
-    first record together with longer and shorter copies of it, in which tensors, arrays, strings
-    and lists of numbers are repeated or cut.  What this does not show is learned from the first
-    list, if its records differ in it.  An axis that turns out to vary only in a later list raises
-    `PrivacyError`, for records went out unpadded.  What was learned stays with the object, which
-    can be pickled; asking leaves the random generators as they were.
+    Which axes vary, and the constant that pads a leaf, is learned from `collate_fn` once: it gets
+    the first record together with longer and shorter copies of it, in which tensors, arrays,
+    strings and lists of numbers are repeated or cut.  What this does not show is learned from the
+    first list, if its records differ in it.  An axis that varies only in a later list raises
+    `PrivacyError`, for records went out unpadded.  The object keeps what it has learned, and can be
+    pickled; learning leaves the random generators as they were.
 
-    A record longer than all `lengths` and a leaf that `collate_fn` does not pad raise `ValueError`,
-    and a leaf that it does not pad by one constant `PrivacyError`: no value is made up.  Decoder
-    inputs, which are labels shifted by one, are padded right behind the record too.
+    A record longer than all `lengths` and a leaf that `collate_fn` does not pad raise `ValueError`;
+    a leaf that it does not pad by one constant raises `PrivacyError`.  Decoder inputs, which are
+    labels shifted by one, are padded right behind the record as well.
     """
 
     def __init__(self, collate_fn: Collate, lengths: Sequence[int]) -> None:

@@ -1,9 +1,9 @@
-"""The random generators that a function may draw from: found, saved and restored.
+"""The random generators that a function may draw from, with their states.
 
-Found are the global ones of torch (CPU), numpy and `random`, and every `torch.Generator`,
+These are the global ones of torch (CPU), numpy and `random`, and every `torch.Generator`,
 `numpy.random.Generator`, `numpy.random.RandomState` and `random.Random` that the function reaches
-by its attributes, closure, arguments and the globals it names.  Not found: generators on a GPU,
-those a call makes for itself, and the operating system's entropy.
+through its attributes, closure, arguments and the globals it names.  Not included: generators on a
+GPU, those a call creates itself, and the operating system's entropy.
 
 >>> import random, torch
 >>> generators = generators_of(lambda: random.random() + torch.rand(()))
