@@ -1,6 +1,6 @@
 """Which records enter a step, and how a logical batch becomes physical batches.
 
-A scheme is a description; its `sampler` draws the record numbers of one step after the other.
+A scheme is a description; a `Sampler` draws the record numbers of one step after another.
 
     Poisson        each record independently with probability q = expected_batch_size / num_records
     FixedSize      exactly expected_batch_size records, without or with replacement
@@ -22,9 +22,7 @@ person with two records is protected for one.  Left to others: the accounting, r
 (`psac.loading.dataset`), and keeping the draws secret, on which amplification depends.
 
 >>> from psac.noise.generators import SecureGenerator
->>> sampler = Poisson().sampler(
-...     num_records=5, expected_batch_size=5, generator=SecureGenerator()
-... )
+>>> sampler = Sampler(Poisson(), 5, expected_batch_size=5, generator=SecureGenerator())
 >>> sampler.draw()
 tensor([0, 1, 2, 3, 4])
 >>> steps_in(40, num_records=60_000, expected_batch_size=512)
@@ -71,12 +69,6 @@ class Sampling(abc.ABC):
     def sampling_rate(self, num_records: int, expected_batch_size: int) -> float:
         """How often a record is in a step, on average."""
         return expected_batch_size / num_records
-
-    def sampler(
-        self, *, num_records: int, expected_batch_size: int, generator: NoiseGenerator
-    ) -> "Sampler":
-        """An object that draws the steps of one run."""
-        return Sampler(self, num_records, expected_batch_size, generator)
 
 
 @dataclasses.dataclass(frozen=True)

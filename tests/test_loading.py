@@ -26,7 +26,7 @@ from torch.utils.data import (
 
 from psac.loading.dataset import LOADER_SETTINGS, dataset_of, loader_over
 from psac.noise.generators import SecureGenerator
-from psac.sampling import Poisson, physical_batches
+from psac.sampling import Poisson, Sampler, physical_batches
 
 BATCHES = [[4, 0, 9], [7], [2, 2], [1, 3, 5, 6]]
 INPUTS, LABELS = torch.arange(20.0).reshape(10, 2), torch.arange(10)
@@ -207,7 +207,7 @@ def test_pinning_without_an_accelerator_warns_as_torch_does_and_changes_nothing(
 
 
 def test_the_loader_reads_what_a_sampler_draws():
-    sampler = Poisson().sampler(num_records=10, expected_batch_size=8, generator=SecureGenerator())
+    sampler = Sampler(Poisson(), 10, 8, SecureGenerator())
     draws = [sampler.draw() for _ in range(20)]
     parts = [part for draw in draws for part in physical_batches(draw, 3)]
     read = torch.cat(list(loader_over(LABELS, parts)))

@@ -53,7 +53,7 @@ def sampler_of(
     scheme: Sampling, num_records: int, batch: int, generator: NoiseGenerator | int = 0
 ) -> Sampler:
     generator = seeded(generator) if isinstance(generator, int) else generator
-    return scheme.sampler(num_records=num_records, expected_batch_size=batch, generator=generator)
+    return Sampler(scheme, num_records, batch, generator)
 
 
 def drawn(sampler: Sampler, steps: int) -> list[list[int]]:

@@ -1,8 +1,7 @@
-"""What a ledger writes down: an entry is one kind of release, and how often it was made.
+"""Entries of a ledger: one kind of release, and how often it was made.
 
-An entry trusts its fields; `schemes.entry` makes one from what a user gave.  A step of training has
-no name; whatever else was released of the records, such as the range of a column, says `what` it
-was.
+An entry trusts its fields; `schemes.entry` checks a user's arguments and builds one.  A step of
+training has no name; any other release, such as the range of a column, says `what` it was.
 """
 
 import dataclasses
@@ -16,9 +15,9 @@ class Entry:
     """`steps` releases of a sum over a sampled batch, where a record weighs at most a bound C.
 
     The noise has the standard deviation noise_multiplier * C.  `relation` says which data sets are
-    neighbours: those that differ by a record that is there or not, or by the content of one.
-    `delta` is the chance that one of these releases shows more than its noise allows, as when a
-    value that only one record has passes a threshold.
+    neighbours: those that differ in the presence of one record, or in its content.  `delta` is the
+    probability that one of these releases shows more than its noise allows, such as a value of a
+    single record that passes a threshold.
     """
 
     sampling: str

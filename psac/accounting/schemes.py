@@ -1,8 +1,8 @@
-"""How batches were drawn decides what a step costs: one row per scheme and relation in `SCHEMES`.
+"""The price of a step, by how its batch was drawn: one row per scheme and relation in `SCHEMES`.
 
 To add one: a file with a function from (entry, allowance) to a profile and how often it is
 released, a row here, and a row in the tables of tests/test_accounting.py.  `allowance` is a
-probability so small that it does not matter, for cutting tails off.
+negligible probability, for cutting off tails.
 """
 
 import dataclasses
@@ -56,7 +56,7 @@ def entry(
     what: str = "",
     delta: float = 0.0,
 ) -> Entry:
-    """An entry of what a user gave: `sampling` is a name or an object with one, all is checked."""
+    """An entry from a user's arguments, which are checked; `sampling` is a scheme or its name."""
     name = getattr(sampling, "name", sampling)
     relations = [known for scheme, known in SCHEMES if scheme == name]
     if not relations:
@@ -90,13 +90,16 @@ def entry(
         steps=steps,
         what=str(what),
         delta=number(
-            "delta", delta, allowed="[0, 1)", advice="It is the chance that noise is not enough."
+            "delta",
+            delta,
+            allowed="[0, 1)",
+            advice="It is the probability that the noise is not enough.",
         ),
     )
 
 
 def completed(entry: Entry) -> Entry:
-    """The entry with the epoch that it has begun, where that has its price as a whole."""
+    """The entry with its last epoch completed, if epochs are priced as a whole."""
     if entry.sampling != "balls-in-bins":
         return entry
     bins, epochs = balls_in_bins.bins_and_epochs(entry)

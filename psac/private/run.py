@@ -52,6 +52,7 @@ from psac.private.account import Account
 from psac.private.guard import Guard
 from psac.private.handed import Handed
 from psac.private.scale import LearnedScale, noise_for_groups
+from psac.sampling import Sampler
 
 Clipping = ClippingRule | AdaptivePSAC | Mapping[str, ClippingRule]
 
@@ -98,10 +99,8 @@ class Private:
         self.account = Account(plan, ledger, self.guard.trainable_modules())
         self.evaluator.outside.protect(tensors_of(data))
         self.evaluator.on_warning = lambda sentence: self.ledger.note_warning(sentence)
-        sampler = plan.sampling.sampler(
-            num_records=plan.num_records,
-            expected_batch_size=plan.expected_batch_size,
-            generator=generator.spawn("sampling"),
+        sampler = Sampler(
+            plan.sampling, plan.num_records, plan.expected_batch_size, generator.spawn("sampling")
         )
         self.loader = Loader(self, data, sampler, physical_batch_size, lengths)
         self._handed: Handed | None = None  # the batch that awaits its step
