@@ -13,7 +13,7 @@ from benchmarks import records
 from benchmarks.contestants import CONTESTANTS, TITLES
 from benchmarks.records import Record
 from benchmarks.workloads import WORKLOADS
-from paper.experiments.theme import save
+from paper.figures.theme import save
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

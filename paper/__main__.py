@@ -1,6 +1,6 @@
-"""`python -m paper`: figures and tables of the paper, made anew."""
+"""`python -m paper`: figures and tables of the paper, reproduced."""
 
-from paper.cli.app import main
+from paper.commands import main
 
 if __name__ == "__main__":
     main()

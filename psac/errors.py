@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import sys
+import contextlib
+import inspect
 import warnings
 from pathlib import Path
 
-PACKAGE = str(Path(__file__).parent)
+OWN_CODE = (str(Path(__file__).parent), contextlib.__file__)
 
 
 class PrivacyError(RuntimeError):
@@ -19,7 +20,7 @@ class PrivacyWarning(UserWarning):
 
 def warn(text: str, category: type[Warning] = PrivacyWarning) -> None:
     """A warning that points at the line outside of psac from which psac was called."""
-    frame, level = sys._getframe(1), 1
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(PACKAGE):
+    frame, level = inspect.currentframe(), 1
+    while frame is not None and frame.f_code.co_filename.startswith(OWN_CODE):
         frame, level = frame.f_back, level + 1
-    warnings.warn(text, category, stacklevel=level + 1)
+    warnings.warn(text, category, stacklevel=level)

@@ -1,7 +1,7 @@
-"""The public constants of a run: how long, how noisy, drawn how.
+"""The plan of a run: its public constants, such as length, noise and sampling.
 
-Guarantees: nothing here depends on the data but its number; noise that is calibrated meets the
-stated epsilon from below.
+Guarantees: of the data, only the number of records enters a plan; calibrated noise keeps the run
+at or below the stated epsilon.
 """
 
 from __future__ import annotations
@@ -11,11 +11,14 @@ import math
 from typing import Any
 
 from psac import accounting, sampling
+from psac.checks import exactly_one, number, positive
 from psac.sampling import Sampling
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Plan:
+    """What is decided before the first step; `steps` is the planned length."""
+
     num_records: int
     expected_batch_size: int
     sampling: Sampling
@@ -51,7 +54,7 @@ class Plan:
         return (bins, 1) if bins > 1 else (self.num_records, self.expected_batch_size)
 
 
-def planned(
+def plan_run(
     *,
     num_records: int,
     expected_batch_size: int,
@@ -62,17 +65,12 @@ def planned(
     noise_multiplier: float | None,
     after: accounting.Ledger | None = None,
 ) -> Plan:
-    """The run that the user asked for, with its noise, `after` what was released before."""
+    """The plan of the run that the user asked for; `after` is what was released before."""
     if not isinstance(scheme, Sampling):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise TypeError(f"sampling is {scheme!r}: pass psac.Poisson(), or another psac.Sampling.")
+        raise TypeError(f"sampling is {scheme!r}: pass psac.Poisson() or another psac.Sampling.")
     epochs, steps = length
-    if (epochs is None) == (steps is None):
-        raise ValueError(f"give epochs or steps, one of them: epochs={epochs}, steps={steps}.")
-    if (epsilon is None) == (noise_multiplier is None):
-        raise ValueError(
-            "give epsilon (the noise is calibrated to it) or noise_multiplier, one of them: "
-            f"epsilon={epsilon}, noise_multiplier={noise_multiplier}."
-        )
+    exactly_one(epochs=epochs, steps=steps)
+    exactly_one(epsilon=epsilon, noise_multiplier=noise_multiplier)
     if epsilon is not None and delta is None:
         raise ValueError(
             f"epsilon={epsilon} needs a delta, such as {1 / (10 * num_records):.1e}, which is "
@@ -97,12 +95,5 @@ def planned(
             num_records=num_records,
             after=after,
         )
-    elif not noise_multiplier >= 0 or math.isinf(noise_multiplier):
-        raise ValueError(f"noise_multiplier is {noise_multiplier}: it must be finite, 0 or above.")
+    number("noise_multiplier", noise_multiplier, "[0, inf)")
     return dataclasses.replace(plan, steps=total, noise_multiplier=float(noise_multiplier))
-
-
-def positive(name: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError(f"{name} is {value!r}: it must be an integer, 1 or above.")
-    return value

@@ -1,30 +1,28 @@
 """Which records enter a step, and how a logical batch becomes physical batches.
 
-A scheme is a description; its `sampler` draws the record numbers of one step after the other.
+A scheme is a description; a `Sampler` draws the record numbers of one step after another.
 
-    Poisson        each record by a coin of its own, chance q = expected_batch_size / num_records
+    Poisson        each record independently with probability q = expected_batch_size / num_records
     FixedSize      exactly expected_batch_size records, without or with replacement
     BallsInBins    each record into exactly one of an epoch's ceil(1 / q) steps
 
-Privacy is amplified only as far as the draw really is what the accountant was told.  Guarantees:
+Amplification by sampling holds only if batches are drawn as the accountant assumes.  Guarantees:
 
-- The law is exact.  Bits come from `generator` (see `psac.noise.generators`) and are compared as
-  integers.  A Poisson coin has, as a rational number, the very float that is `sampling_rate`:
-  there is no rounding error to bound.  Integers have no modulo bias, subsets no tie.
-- Steps, epochs and, but for the fixed size, records are independent.  Two secure samplers never
-  draw alike; ranks that share a seed must each `spawn` a generator of their own.
-- Numbers come in ascending order, so that the order says nothing that the set does not.
+- The distribution is exact.  Bits come from `generator` (see `psac.noise.generators`) and are
+  compared as integers.  A record's probability is exactly the float `sampling_rate`, so there is
+  no rounding error to bound.  Integers have no modulo bias, subsets no ties.
+- Steps, epochs and, except for a fixed size, records are independent.  Two secure samplers never
+  share draws; ranks that share a seed must each `spawn` their own generator.
+- Numbers come in ascending order, so the order reveals nothing.
 - With a `SeededGenerator`, step t is a function of the seed and t alone; with a `SecureGenerator`
   it is drawn afresh, and nothing that could repeat it is saved.
 
 The sizes are public: neighbouring data sets are sampled at the same q.  A record is a number: a
-person behind two of them is protected once.  Left to others: the accounting, reading the records
-(`psac.loading.dataset`), and keeping secret who was drawn, which the amplification is made of.
+person with two records is protected for one.  Left to others: the accounting, reading the records
+(`psac.loading.dataset`), and keeping the draws secret, on which amplification depends.
 
 >>> from psac.noise.generators import SecureGenerator
->>> sampler = Poisson().sampler(
-...     num_records=5, expected_batch_size=5, generator=SecureGenerator()
-... )
+>>> sampler = Sampler(Poisson(), 5, expected_batch_size=5, generator=SecureGenerator())
 >>> sampler.draw()
 tensor([0, 1, 2, 3, 4])
 >>> steps_in(40, num_records=60_000, expected_batch_size=512)
@@ -34,10 +32,8 @@ tensor([0, 1, 2, 3, 4])
 import abc
 import base64
 import dataclasses
-import difflib
 import math
 import numbers
-import operator
 import zlib
 from collections.abc import Sequence
 from fractions import Fraction
@@ -47,14 +43,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from psac.noise.generators import NoiseGenerator
+from psac.checks import number, positive, unknown
+from psac.noise.generators import NoiseGenerator, refuse_other_generators
 
-ADD_OR_REMOVE = "add or remove one record"
-REPLACE = "replace one record"
+ADD_OR_REMOVE = "add-or-remove-one"
+REPLACE = "replace-one"
 
 
 class Sampling(abc.ABC):
-    """A scheme: its name, the neighbouring relation it is accounted under, and its law."""
+    """A scheme: its name, the neighbouring relation it is accounted under, and how it draws."""
 
     name: str
     relation: str
@@ -73,19 +70,13 @@ class Sampling(abc.ABC):
         """How often a record is in a step, on average."""
         return expected_batch_size / num_records
 
-    def sampler(
-        self, *, num_records: int, expected_batch_size: int, generator: NoiseGenerator
-    ) -> "Sampler":
-        """An object that draws the steps of one run."""
-        return Sampler(self, num_records, expected_batch_size, generator)
-
 
 @dataclasses.dataclass(frozen=True)
 class Poisson(Sampling):
-    """Each record enters each step by a coin of its own: the default.
+    """Each record enters each step independently, with probability `sampling_rate`: the default.
 
-    Guarantees: inclusions are independent across records and steps, with chance exactly
-    `sampling_rate`; the size of a batch varies, binomially, and may be 0.  Relation: add or remove
+    Guarantees: inclusions are independent across records and steps, with probability exactly
+    `sampling_rate`; the size of a batch is binomial, and may be 0.  Relation: add or remove
     one record.  Accounted by the privacy loss distribution of the Poisson-subsampled Gaussian.
     """
 
@@ -135,7 +126,7 @@ class FixedSize(Sampling):
 
 @dataclasses.dataclass(frozen=True)
 class BallsInBins(Sampling):
-    """Each record is thrown into one of the epoch's bins, and step after step takes the next bin.
+    """Each record falls into one of the epoch's bins; each step takes the next bin.
 
     Guarantees: in every epoch each record enters exactly one step, uniform and independent of other
     records and epochs; a bin may be empty.  For N records and expected batch size B there are
@@ -143,7 +134,7 @@ class BallsInBins(Sampling):
     below it, by less than B / bins; and floor(k N / B) steps meet no record more than k times.
     Relation: add or remove one record.  It has an accounting of its own, close to that of Poisson
     (Chua et al. 2024, arXiv:2412.16802; Feldman and Shenfeld 2025, arXiv:2502.08202): per epoch,
-    from the number of bins, where an epoch that was begun counts as a whole one.
+    from the number of bins, where an epoch counts as a whole one as soon as it has begun.
     """
 
     name = "balls-in-bins"
@@ -176,14 +167,18 @@ REFUSED = {
 
 def get(name: str) -> Sampling:
     """The scheme called `name` in `SCHEMES`: `get("poisson")`."""
-    if name in SCHEMES:
-        return SCHEMES[name]
-    known = f"Known: {', '.join(sorted(SCHEMES))}."
-    if name in REFUSED:
-        raise ValueError(f"sampling '{name}' is refused: {REFUSED[name]}. {known}")
-    close = difflib.get_close_matches(str(name).lower(), SCHEMES, n=1)
-    hint = f" Did you mean '{close[0]}'?" if close else ""
-    raise ValueError(f"sampling '{name}' is unknown. {known}{hint}")
+    if name not in SCHEMES:
+        raise ValueError(refusal(name))
+    return SCHEMES[name]
+
+
+def refusal(name: object) -> str:
+    """The message for a name that no scheme has."""
+    for refused, reason in REFUSED.items():
+        if refused in str(name).lower():
+            known = ", ".join(sorted(SCHEMES))
+            return f"sampling {name!r} is refused: {reason}. Known: {known}."
+    return unknown("sampling", name, SCHEMES)
 
 
 class Sampler:
@@ -202,40 +197,37 @@ class Sampler:
         generator: NoiseGenerator,
     ) -> None:
         sizes = _checked_sizes(num_records, expected_batch_size)
-        if not isinstance(generator, NoiseGenerator):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise TypeError(
-                f"generator is {generator!r}: pass SecureGenerator() or SeededGenerator(0)."
-            )
+        refuse_other_generators(generator)
         self.scheme, self.generator = scheme, generator
         self.num_records, self.expected_batch_size = sizes
         self.sampling_rate, self.bins = scheme.sampling_rate(*sizes), scheme.bins(*sizes)
         self._resume_at(0, [])
 
     def _resume_at(self, step: int, rest: list[np.ndarray]) -> None:
-        """Go on at this step, with what is already decided of the steps to come."""
+        """Continue at this step, with the batches that are already drawn for the next steps."""
         self.steps_drawn = step
         self._block = step // self.bins if rest else None
         self._batches = [np.empty(0, np.int64)] * (self.bins - len(rest)) + rest
 
     def draw(self) -> Tensor:
         """The record numbers of the next step, int64, ascending; there may be none."""
-        block, place = divmod(self.steps_drawn, self.bins)
+        block, position = divmod(self.steps_drawn, self.bins)
         if self._block != block:
             stream = self.generator.spawn(f"step {block * self.bins}")
             self._batches = self.scheme.allot(self.num_records, self.expected_batch_size, stream)
             self._block = block
         self.steps_drawn += 1
-        return torch.from_numpy(self._batches[place].copy())
+        return torch.from_numpy(self._batches[position].copy())
 
     def state_dict(self) -> dict[str, Any]:
         """What a resumed run needs, for JSON.
 
-        In the middle of an epoch of `BallsInBins`, that of a secure sampler holds who will be in
-        which of the steps to come: keep it as secret as the data.
+        In the middle of an epoch of `BallsInBins`, the state of a secure sampler says which records
+        the next steps take: keep it as secret as the data.
         """
-        place = self.steps_drawn % self.bins
-        keep = place > 0 and self.generator.secure
-        rest = _packed(self._batches[place:], self.num_records) if keep else None
+        position = self.steps_drawn % self.bins
+        is_drawn = position > 0 and self.generator.secure
+        rest = _packed(self._batches[position:], self.num_records) if is_drawn else None
         return {**self._identity(), "steps_drawn": self.steps_drawn, "rest": rest}
 
     def _identity(self) -> dict[str, Any]:
@@ -246,19 +238,19 @@ class Sampler:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where `state` was taken.  A seeded sampler needs a generator of the same seed."""
+        """Continue where `state` was taken.  A seeded sampler needs the same seed."""
         saved = {name: state.get(name) for name in self._identity()}
         if saved != self._identity():
             raise ValueError(
-                f"this state is of {saved}, not of {self._identity()}. Load it into a sampler of "
-                "the same scheme and sizes, or start a new run with a budget of its own."
+                f"this state belongs to {saved}, not to {self._identity()}. Load it into a "
+                "sampler of the same scheme and sizes, or start a new run with its own budget."
             )
         step, rest = state["steps_drawn"], state["rest"]
         left = -step % self.bins
         if left and rest is None and self.generator.secure:
             raise ValueError(
-                f"this state stops {left} steps before the end of an epoch and does not say who is "
-                "in them: it was saved by a seeded run. Give the sampler that SeededGenerator."
+                f"this state ends {left} steps before the end of an epoch, without their batches: "
+                "a seeded run saved it. Give the sampler that SeededGenerator."
             )
         self._resume_at(step, [] if rest is None else _unpacked(rest, left, self.num_records))
 
@@ -273,10 +265,7 @@ def steps_in(epochs: float | Fraction, num_records: int, expected_batch_size: in
     `BallsInBins` has `bins` steps, here and below: pass num_records=bins, expected_batch_size=1.
     """
     records, batch = _checked_sizes(num_records, expected_batch_size)
-    if isinstance(epochs, bool) or not isinstance(epochs, numbers.Real):
-        raise TypeError(f"epochs is {epochs!r}: it must be a number above 0, such as 40 or 0.5.")
-    if not 0 < epochs < math.inf:
-        raise ValueError(f"epochs is {epochs!r}: it must be finite and above 0.")
+    number("epochs", epochs, advice="Usual are 10 to 100; 0.5 is half a pass over the data.")
     if isinstance(epochs, numbers.Rational):  # pyright: ignore[reportUnnecessaryIsInstance]
         exact = Fraction(int(epochs.numerator), int(epochs.denominator))
     else:
@@ -305,9 +294,9 @@ def epoch_of(step: int, num_records: int, expected_batch_size: int) -> int:
 def physical_batches(indices: Tensor | Sequence[int], largest: int | None) -> list[list[int]]:
     """The indices in order, cut into the fewest lists of at most `largest`, as even as possible.
 
-    None stands for no limit.  No indices give no batch: the caller takes a step of noise alone.
+    None means no limit.  No indices give no batch: the caller takes a noise-only step.
     """
-    count = 1 if largest is None else -(-len(indices) // _positive("largest", largest))
+    count = 1 if largest is None else -(-len(indices) // positive("largest", largest))
     if len(indices) == 0:
         return []
     return [part.tolist() for part in torch.as_tensor(indices).tensor_split(count)]
@@ -317,10 +306,10 @@ def physical_batches(indices: Tensor | Sequence[int], largest: int | None) -> li
 
 
 def _heads(count: int, chance: float, generator: NoiseGenerator) -> np.ndarray:
-    """Which of `count` coins fall heads, each with this very chance.
+    """Which of `count` coins fall heads, each with exactly this probability.
 
-    A uniform number is below the chance if its first different digit is, in base 2^16.  Nearly all
-    coins are decided by one digit; the others, one in 2^16, draw the next.
+    Digits of a uniform number, in base 2^16, are compared with those of the probability until they
+    differ.  Nearly all coins are decided by the first digit; one in 2^16 draws the next.
     """
     numerator, denominator = chance.as_integer_ratio()
     heads, undecided = [], np.arange(count)
@@ -335,11 +324,11 @@ def _heads(count: int, chance: float, generator: NoiseGenerator) -> np.ndarray:
 def _uniform(count: int, limit: int, generator: NoiseGenerator) -> np.ndarray:
     """Independent uniform integers below `limit`."""
     last = 2**64 - 2**64 % limit - 1  # Words above it would favour small remainders.
-    kept = np.empty(0, np.uint64)
-    while len(kept) < count:
-        words = _words(count - len(kept), "<u8", generator)
-        kept = np.concatenate([kept, words[words <= last]])
-    return (kept % limit).astype(np.int64)
+    fair = np.empty(0, np.uint64)
+    while len(fair) < count:
+        words = _words(count - len(fair), "<u8", generator)
+        fair = np.concatenate([fair, words[words <= last]])
+    return (fair % limit).astype(np.int64)
 
 
 def _subset(count: int, limit: int, generator: NoiseGenerator) -> np.ndarray:
@@ -349,7 +338,7 @@ def _subset(count: int, limit: int, generator: NoiseGenerator) -> np.ndarray:
     while True:
         keys = _words(limit, "<u8", generator)
         order = np.argpartition(keys, (count - 1, count))
-        if keys[order[count - 1]] < keys[order[count]]:  # Else both have a claim: new keys.
+        if keys[order[count - 1]] < keys[order[count]]:  # A tie: draw new keys.
             return order[:count]
 
 
@@ -370,37 +359,28 @@ def _short(largest: int) -> np.dtype:
 
 def _packed(batches: list[np.ndarray], num_records: int) -> str:
     """Disjoint batches as text: for each record its batch, or one past the last for none."""
-    places = np.full(num_records, len(batches), _short(len(batches)))
-    for place, batch in enumerate(batches):
-        places[batch] = place
-    return base64.b64encode(zlib.compress(places.tobytes(), 1)).decode("ascii")
+    numbers = np.full(num_records, len(batches), _short(len(batches)))
+    for k, batch in enumerate(batches):
+        numbers[batch] = k
+    return base64.b64encode(zlib.compress(numbers.tobytes(), 1)).decode("ascii")
 
 
 def _unpacked(text: str, num_batches: int, num_records: int) -> list[np.ndarray]:
-    places = np.frombuffer(zlib.decompress(base64.b64decode(text)), _short(num_batches))
-    if len(places) != num_records or places.max() > num_batches:
+    numbers = np.frombuffer(zlib.decompress(base64.b64decode(text)), _short(num_batches))
+    if len(numbers) != num_records or numbers.max() > num_batches:
         raise ValueError("the saved rest of the epoch does not fit this sampler: it is damaged.")
-    return _grouped(places, num_batches + 1)[:-1]
+    return _grouped(numbers, num_batches + 1)[:-1]
 
 
 # ---- Checks
 
 
 def _checked_sizes(num_records: int, expected_batch_size: int) -> tuple[int, int]:
-    records = _positive("num_records", num_records)
-    batch = _positive("expected_batch_size", expected_batch_size)
+    records = positive("num_records", num_records)
+    batch = positive("expected_batch_size", expected_batch_size)
     if batch > records:
         raise ValueError(
-            f"expected_batch_size is {batch} but there are {records} records: a batch holds at "
-            "most all of them. Take a smaller one."
+            f"expected_batch_size is {batch}, but there are only {records} records: choose a "
+            "smaller one."
         )
     return records, batch
-
-
-def _positive(name: str, value: object) -> int:
-    advice = f"{name} is {value!r}: it must be a whole number, at least 1."
-    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
-        raise TypeError(advice)
-    if value < 1:
-        raise ValueError(advice)
-    return operator.index(value)

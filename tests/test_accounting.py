@@ -395,19 +395,6 @@ def test_prices_are_above_optimistic_ones(noise, rate, steps):
         assert lower.get_epsilon_for_delta(delta) <= epsilon(delta=delta, **plan)
 
 
-@each_scheme
-def test_events_cost_no_less_than_the_entry_or_are_refused(name, relation):
-    from dp_accounting import UnsupportedEventError
-
-    one = entry(name, relation, noise_multiplier=3.0)
-    own = pricing.price([one], 1e-5, "pld")
-    if name == "fixed-size-with-replacement":
-        with pytest.raises(UnsupportedEventError):
-            by_dp_accounting([one], 1e-5)
-    else:
-        assert own <= by_dp_accounting([one], 1e-5) * (1 + 1e-4)
-
-
 def test_renyi_divergences_are_refused_where_they_would_be_wrong():
     for name, relation in SCHEMES:
         plan = {**CHEAP, "sampling": name, "relation": relation, "noise_multiplier": 3.0}
@@ -673,9 +660,13 @@ WRONG = {
     "no records": ({"num_records": 0}, ValueError, "num_records is 0"),
     "gdp": ({"accountant": "gdp"}, ValueError, "comes out too low .* Known: pld, rdp"),
     "other accountant": ({"accountant": "prv"}, ValueError, "'prv' is unknown. Known: pld, rdp"),
-    "shuffled": ({"sampling": "shuffled"}, ValueError, "shuffled order .* Known: poisson, fixed"),
+    "shuffled": (
+        {"sampling": "shuffled"},
+        ValueError,
+        "shuffled epoch .* Known: balls-in-bins, fixed",
+    ),
     "weighted": ({"sampling": "weighted"}, ValueError, "drawn more often is protected less"),
-    "misspelt": ({"sampling": "poison"}, ValueError, "cannot report .* mean 'poisson'"),
+    "misspelt": ({"sampling": "poison"}, ValueError, "mean 'poisson'.* cannot report an epsilon"),
     "no sampling": ({"sampling": None}, ValueError, "sampling None is unknown"),
     "relation": ({"relation": "friends"}, ValueError, "Known for it: add-or-remove-one, replace"),
     "unpriced relation": (
@@ -720,16 +711,10 @@ def test_a_target_that_no_noise_keeps_is_refused():
 
 
 def test_tuning_refuses_what_has_no_price():
-    with pytest.raises(ValueError, match="Known: logarithmic, geometric, poisson"):
+    with pytest.raises(ValueError, match="Known: geometric, logarithmic, poisson"):
         tuned_epsilon(expected_runs=3, distribution="uniform", noise_multiplier=1.0, **CHEAP)
     with pytest.raises(ValueError, match=r"expected_runs is 1: allowed is \(1, inf\)"):
         tuned_epsilon(expected_runs=1, noise_multiplier=1.0, **CHEAP)
-
-
-def test_relations_may_be_spelled_as_the_sampler_spells_them():
-    plan = {**CHEAP, "noise_multiplier": 2.0}
-    assert epsilon(relation="replace one record", **plan) == epsilon(relation=REPLACE, **plan)
-    assert epsilon(relation="add/remove-one", **plan) == epsilon(**plan)
 
 
 # ---- Warnings
@@ -788,7 +773,7 @@ def test_a_refused_step_is_not_recorded():
     for wrong in ({"steps": 0}, {"noise_multiplier": -1.0}, {"sampling": "shuffled"}):
         with pytest.raises(ValueError, match=next(iter(wrong))):
             ledger.record(**{**STEP, **wrong})
-    with pytest.raises(ValueError, match=r"kept under add-or-remove-one.*under replace-one"):
+    with pytest.raises(ValueError, match=r"relation add-or-remove-one.*has replace-one"):
         ledger.record(relation=REPLACE, **STEP)
     assert ledger == before
 
@@ -888,7 +873,7 @@ DAMAGED = {
     "an entry is text": (edited("entries", ["step"]), "entry 0 of the ledger is 'step'"),
     "fewer steps": (edited("steps", 0), "entry 1 of the ledger is damaged: steps is 0"),
     "noise as text": (edited("noise_multiplier", "2"), "entry 1 .* noise_multiplier is '2'"),
-    "unknown scheme": (edited("sampling", "shuffled"), "entry 1 .* has no price"),
+    "unknown scheme": (edited("sampling", "shuffled"), "entry 1 .* is refused"),
     "mixed relations": (edited("relation", REPLACE), "entry 1 .* do not add up"),
     "more fields": (edited("epsilon", 0.1), "must have exactly sampling, relation"),
     "unmerged": (edited("noise_multiplier", 1.25), "edited"),
@@ -901,14 +886,6 @@ def test_a_damaged_ledger_is_refused(case):
     data, message = DAMAGED[case]
     with pytest.raises(ValueError, match=message):
         Ledger.from_json(data)
-
-
-def test_a_ledger_can_be_priced_by_dp_accounting():
-    from dp_accounting.pld import PLDAccountant
-
-    ledger = ledger_of_two_kinds()
-    found = PLDAccountant().compose(ledger.to_event()).get_epsilon(1e-5)
-    assert ledger.epsilon(1e-5) == pytest.approx(found, rel=1e-4)
 
 
 def test_recording_does_not_load_dp_accounting():
@@ -1027,18 +1004,11 @@ def test_a_chance_to_show_more_comes_off_delta():
     assert ledger.epsilon(1e-5, "rdp") > with_release().epsilon(1e-5, "rdp")
 
 
-def test_dp_accounting_prices_a_release_alike_and_refuses_a_chance_to_show_more():
-    from dp_accounting import NeighboringRelation, UnsupportedEventError
-    from dp_accounting.pld import PLDAccountant
-
+def test_dp_accounting_prices_a_release_alike():
     ledger = with_release()
     ledger.record(noise_multiplier=1.0, sampling_rate=0.01, steps=100)
-    theirs = PLDAccountant(NeighboringRelation.ADD_OR_REMOVE_ONE).compose(ledger.to_event())
-    assert theirs.get_epsilon(1e-5) == pytest.approx(ledger.epsilon(1e-5), rel=1e-3)
-    with pytest.raises(UnsupportedEventError):
-        PLDAccountant(NeighboringRelation.ADD_OR_REMOVE_ONE).compose(
-            with_release(delta=4e-6).to_event()
-        )
+    theirs = by_dp_accounting(ledger.entries, 1e-5)
+    assert theirs == pytest.approx(ledger.epsilon(1e-5), rel=1e-3)
 
 
 def test_a_ledger_with_releases_goes_through_json():
@@ -1058,5 +1028,5 @@ def test_noise_is_calibrated_to_what_a_release_has_left():
     assert noise > calibrate(epsilon=2.0, **plan)
     ledger.record(noise_multiplier=noise, sampling_rate=0.05, steps=200)
     assert 2.0 * (1 - 2e-4) < ledger.epsilon(1e-5) <= 2.0
-    with pytest.raises(ValueError, match=r"released before costs .* nothing is left"):
+    with pytest.raises(ValueError, match=r"earlier releases already cost .* nothing is left"):
         calibrate(epsilon=0.05, after=with_release(), **plan)

@@ -17,7 +17,7 @@ from torch.utils.data import default_collate
 
 from psac.gradients.errors import NotIsolated, PrivacyError
 from psac.loading.collation import IsolatedCollate
-from psac.loading.collation.buckets import ByLength, by_length
+from psac.loading.collation.buckets import ByLength
 
 Pair = collections.namedtuple("Pair", "ids labels")
 
@@ -26,6 +26,10 @@ Pair = collections.namedtuple("Pair", "ids labels")
 class Batch:
     ids: Tensor
     labels: Tensor
+
+
+def by_length(samples, collate_fn, lengths) -> list[Any]:
+    return ByLength(collate_fn, lengths)(samples)
 
 
 def rows(*lengths: int) -> list[tuple[Tensor, int]]:

@@ -385,7 +385,7 @@ def test_a_truncated_file_is_refused_at_every_length(tmp_path):
     for length in (0, 4, 100, len(whole) // 2, len(whole) - 1):
         path.write_bytes(whole[:length])
         private, scheduler = make(seed=0)
-        with pytest.raises(CheckpointError, match="not a whole checkpoint"):
+        with pytest.raises(CheckpointError, match="not a complete checkpoint"):
             psac.load_checkpoint(path, private, scheduler=scheduler)
         assert private.steps_taken == 0
 

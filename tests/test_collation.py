@@ -367,7 +367,7 @@ def test_numbers_that_cannot_be_drawn_again_are_refused_with_the_reason():
 def test_a_refusal_names_the_leaf_and_says_what_to_do(collate_fn, leaf):
     message = refused(collate_fn, vectors())
     assert leaf in message
-    assert "in the data set or inside the loss function, or by public constants" in message
+    assert "in the data set or inside the loss function, or with public constants" in message
 
 
 def test_padding_in_front_is_refused_by_its_name():

@@ -9,6 +9,7 @@ PACKAGE = Path(__file__).parents[1] / "psac"
 # A module may import from those above it.
 ORDER = [
     "_starting",
+    "checks",
     "errors",
     "native",
     "noise",

@@ -24,9 +24,9 @@ from torch.utils.data import (
     default_collate,
 )
 
-from psac.loading.dataset import KEPT, dataset_of, loader_over
+from psac.loading.dataset import LOADER_SETTINGS, dataset_of, loader_over
 from psac.noise.generators import SecureGenerator
-from psac.sampling import Poisson, physical_batches
+from psac.sampling import Poisson, Sampler, physical_batches
 
 BATCHES = [[4, 0, 9], [7], [2, 2], [1, 3, 5, 6]]
 INPUTS, LABELS = torch.arange(20.0).reshape(10, 2), torch.arange(10)
@@ -152,7 +152,7 @@ def test_every_setting_but_the_batches_is_kept():
         pin_memory_device="cuda",
     )
     ours, plain = loader_over(loader, BATCHES), DataLoader(Squares())
-    for name in KEPT:
+    for name in LOADER_SETTINGS:
         assert getattr(ours, name) is getattr(loader, name) != getattr(plain, name), name
     assert ours.batch_sampler is BATCHES
     assert len(ours) == len(BATCHES)
@@ -162,7 +162,7 @@ def test_no_argument_of_a_data_loader_is_forgotten():
     decided_by_us = {"batch_size", "shuffle", "sampler", "batch_sampler", "drop_last", "in_order"}
     code = DataLoader.__init__.__code__
     arguments = code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
-    assert set(arguments) == decided_by_us | {*KEPT, "dataset"}
+    assert set(arguments) == decided_by_us | {*LOADER_SETTINGS, "dataset"}
 
 
 @forks_workers
@@ -207,7 +207,7 @@ def test_pinning_without_an_accelerator_warns_as_torch_does_and_changes_nothing(
 
 
 def test_the_loader_reads_what_a_sampler_draws():
-    sampler = Poisson().sampler(num_records=10, expected_batch_size=8, generator=SecureGenerator())
+    sampler = Sampler(Poisson(), 10, 8, SecureGenerator())
     draws = [sampler.draw() for _ in range(20)]
     parts = [part for draw in draws for part in physical_batches(draw, 3)]
     read = torch.cat(list(loader_over(LABELS, parts)))

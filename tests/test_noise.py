@@ -19,13 +19,8 @@ from psac.native import compiling
 from psac.noise import gaussian as noise
 from psac.noise import generators as randomness
 from psac.noise import loops as noise_loops
-from psac.noise.gaussian import (
-    InsecureNoiseWarning,
-    SecureGenerator,
-    SeededGenerator,
-    add_noise_,
-    grid,
-)
+from psac.noise.gaussian import add_noise_, grid
+from psac.noise.generators import InsecureNoiseWarning, SecureGenerator, SeededGenerator
 
 MILLION = 1_000_000
 

@@ -581,8 +581,8 @@ def test_calibrated_noise_spends_the_stated_epsilon_and_no_more():
 WRONG = {
     "no length": ({"epochs": None}, "epochs or steps"),
     "two lengths": ({"steps": 3}, "epochs or steps"),
-    "no noise": ({"noise_multiplier": None}, "epsilon .* or noise_multiplier"),
-    "both": ({"epsilon": 1.0, "delta": 1e-5}, "epsilon .* or noise_multiplier"),
+    "no noise": ({"noise_multiplier": None}, "give either epsilon or noise_multiplier"),
+    "both": ({"epsilon": 1.0, "delta": 1e-5}, "give either epsilon or noise_multiplier"),
     "no delta": ({"epsilon": 1.0, "noise_multiplier": None}, "needs a delta, such as 2.5e-03"),
     "negative noise": ({"noise_multiplier": -1.0}, "noise_multiplier is -1.0"),
     "no batch size": ({"batch_size": None}, "batch_size is missing"),
@@ -662,9 +662,11 @@ def test_charged_steps_are_spent_and_not_taken():
     assert private.epsilon() == pytest.approx(expected)
     with pytest.raises(psac.PrivacyError, match=r"private\.extend"):
         train(private)
-    for wrong in (0, -1, 1.5):
+    for wrong in (0, -1):
         with pytest.raises(ValueError, match="steps"):
             private.charge(wrong)
+    with pytest.raises(TypeError, match=r"steps is 1\.5"):
+        private.charge(1.5)
 
 
 # ---- Randomness

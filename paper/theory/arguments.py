@@ -47,10 +47,10 @@ def _checked(name: str, value: Numbers | None, allowed: Any, said: str) -> Array
     try:
         if value is None:  # which numpy takes for a NaN
             raise TypeError(name)
-        found = np.asarray(value, dtype=np.float64)
+        array = np.asarray(value, dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise TypeError(f"{name} is {value!r}: it must be a number or an array of them.") from error
-    wrong = ~(np.isfinite(found) & allowed(found))
+    wrong = ~(np.isfinite(array) & allowed(array))
     if wrong.any():
-        raise ValueError(f"{name} is {found[wrong].flat[0]:g}: it must be finite, {said}.")
-    return found
+        raise ValueError(f"{name} is {array[wrong].flat[0]:g}: it must be finite, {said}.")
+    return array

@@ -2,8 +2,8 @@
 
 Guarantees: an epsilon is an upper bound for the scheme by which batches were drawn, under the
 relation that it is stated for, whatever the numbers: approximations, truncations and rounding all
-go upwards.  What cannot be priced is refused and never approximated.  Left to others: that the
-noise, the clipping and the draws are what the ledger was told.
+are upwards.  What cannot be priced is refused, never approximated.  Left to others: that noise,
+clipping and draws are what the ledger was told.
 
     calibration  epsilon of a plan, noise for an epsilon, tuning, several queries on one batch
     ledger       what a run released

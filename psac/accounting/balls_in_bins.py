@@ -18,7 +18,6 @@ into delta, so that for tiny deltas, below 2e-14 times the number of steps, epsi
 """
 
 import math
-from typing import TYPE_CHECKING
 
 import numpy as np
 from scipy import special
@@ -26,9 +25,6 @@ from scipy import special
 from psac.accounting.entries import Entry
 from psac.accounting.lattice import Sum, Variable
 from psac.accounting.losses import Curve, Price, Profile, gaussian
-
-if TYPE_CHECKING:
-    from dp_accounting import DpEvent
 
 POINTS = 2**20
 ZERO = 1e3  # How often S may become 0, where it has an infinite loss, over what does not matter.
@@ -78,12 +74,12 @@ def _log_normal(mean: float, bins: int, allowance: float) -> tuple[np.ndarray, f
     largest = math.exp(min(mean**2 / 2 - mean * float(special.ndtri(allowance)), 600.0))
     size = math.ceil(min(max(largest / step, 100), POINTS))
     step = largest / size
-    places = step * np.arange(size + 1)
+    points = step * np.arange(size + 1)
     with np.errstate(divide="ignore"):
-        logs = np.log(places)
-    calls, puts = gaussian(logs, mean), places * gaussian(-logs, mean)  # E(X - k)_+, E(k - X)_+
+        logs = np.log(points)
+    calls, puts = gaussian(logs, mean), points * gaussian(-logs, mean)  # E(X - k)_+, E(k - X)_+
     # Of either, the one that is near 0: their slopes differ by 1.
-    slopes = np.where(places[1:] <= 1, np.diff(puts) / step - 1, np.diff(calls) / step)
+    slopes = np.where(points[1:] <= 1, np.diff(puts) / step - 1, np.diff(calls) / step)
     bends = np.diff(slopes, prepend=-1.0, append=0.0)
     return np.maximum(bends, 0.0), step, float(calls[-1])
 
@@ -107,13 +103,3 @@ def _expected_gain(values: np.ndarray, chances: np.ndarray, slack: float) -> Cur
         return slack + np.where(count > 0, np.maximum(gains, 0.0), 0.0)
 
     return curve
-
-
-def event(entry: Entry) -> "DpEvent":
-    """One Gaussian release an epoch: an upper bound, far above our price."""
-    import dp_accounting
-
-    epochs = bins_and_epochs(entry)[1]
-    return dp_accounting.SelfComposedDpEvent(
-        dp_accounting.GaussianDpEvent(entry.noise_multiplier), epochs
-    )

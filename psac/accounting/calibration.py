@@ -1,10 +1,10 @@
 """From a plan to its epsilon, and from an epsilon to the noise that keeps it.
 
-All take the noise multiplier (the standard deviation of the noise over the clipping bound), the
-sampling rate (how often a record is in a step), the number of steps and delta, by name; `sampling`
-is the name of a scheme, or has one as `name`, and `relation` who counts as neighbours, by default
-the scheme's own.  `num_records` is needed for fixed-size-with-replacement; else it only serves to
-warn of a delta that is too large for it.
+All arguments are given by name: the noise multiplier (standard deviation of the noise over the
+clipping bound), the sampling rate (how often a record is in a step), the number of steps, delta.
+`sampling` is a scheme or its name, and `relation` is the neighbouring relation, by default that of
+the scheme.  `num_records` is needed for fixed-size-with-replacement; otherwise it only serves to
+warn of a delta that is too large.
 
 >>> plan = dict(sampling_rate=512 / 60_000, steps=4687, delta=1e-5)
 >>> round(epsilon(noise_multiplier=1.0, **plan), 2)
@@ -22,9 +22,10 @@ from typing import Any
 import numpy as np
 
 from psac.accounting import pricing, schemes
-from psac.accounting.entries import Entry, number, whole
+from psac.accounting.entries import Entry
 from psac.accounting.ledger import Ledger
 from psac.accounting.losses import gaussian
+from psac.checks import number, positive, unknown
 
 TOLERANCE = 1e-4  # A calibrated epsilon lies at most this much, relatively, below its target.
 COARSE = 8.0
@@ -58,7 +59,7 @@ def epsilon(
         An upper bound on epsilon. No steps cost 0, and steps without noise cost infinity.
 
     Raises:
-        TypeError: An argument is no number.
+        TypeError: An argument is not a number.
         ValueError: An argument is out of range, or the scheme has no price under this relation.
 
     Examples:
@@ -101,14 +102,14 @@ def calibrate(
         relation: "add-or-remove-one" or "replace-one". The default is that of the sampling.
         accountant: "pld" or "rdp".
         num_records: Needed for some schemes; also used to warn of a delta that is too large.
-        after: What was released of the same records before. The budget is for both together.
+        after: Earlier releases of the same records. The budget covers both together.
 
     Returns:
         The noise multiplier. `psac.epsilon` with it is at most the budget, and within 0.01 % of it.
         If a price jumps, as that of balls in bins does at little noise, it may be further below.
 
     Raises:
-        TypeError: An argument is no number.
+        TypeError: An argument is not a number.
         ValueError: An argument is out of range, or no noise meets the budget.
 
     Examples:
@@ -125,7 +126,7 @@ def calibrate(
         noise_multiplier=1.0,
         sampling_rate=sampling_rate,
         num_records=num_records,
-        steps=whole("steps", steps, least=1, advice="No step needs no noise."),
+        steps=positive("steps", steps, advice="No step needs no noise."),
     )
     delta = pricing.checked_delta(delta, num_records)
     pricing.with_warning(target)
@@ -148,8 +149,8 @@ def calibrate(
 def _refuse_spent(earlier: Sequence[Entry], target: float, delta: float, accountant: str) -> None:
     if earlier and (spent := pricing.price(earlier, delta, accountant)) >= target:
         raise ValueError(
-            f"epsilon is {target:g}, and what was released before costs {spent:.4g} at this delta: "
-            "nothing is left. Take a larger epsilon, or release less."
+            f"epsilon is {target:g}, but earlier releases already cost {spent:.4g} at this delta: "
+            "nothing is left. Choose a larger epsilon, or release less."
         )
 
 
@@ -170,39 +171,39 @@ def _solve(price: Callable[[float], float], target: float, start: float) -> floa
     False position, on logarithms of both, where the price is nearly straight; ends that stay are
     halved in weight (the Illinois rule).
     """
-    low: tuple[float, float] | None = None  # (place, how far the price is off) above the target
+    low: tuple[float, float] | None = None  # (log noise, how far the price is off) above
     high: tuple[float, float] | None = None  # and at or below it
-    place, gap = math.log(start), 0.0
+    log_noise, gap = math.log(start), 0.0
     for trial in range(60):
-        previous, spent = gap, price(math.exp(place))
+        previous, spent = gap, price(math.exp(log_noise))
         gap = max(min(math.log(spent / target), 20.0), -20.0) if spent > 0 else -20.0
         if -TOLERANCE <= gap <= 0:
-            return math.exp(place)
+            return math.exp(log_noise)
         if gap > 0:
-            low = (place, gap)
+            low = (log_noise, gap)
             high = (high[0], high[1] / 2) if high and previous > 0 else high
         else:
-            high = (place, gap)
+            high = (log_noise, gap)
             low = (low[0], low[1] / 2) if low and previous < 0 else low
         if low and high:
             if high[0] - low[0] < 1e-7:
                 break
             share = (low[1] + TOLERANCE / 2) / (low[1] - high[1])
-            place = low[0] + min(max(share, 0.02), 0.98) * (high[0] - low[0])
+            log_noise = low[0] + min(max(share, 0.02), 0.98) * (high[0] - low[0])
         else:
             # Longer and longer, as long as both ends are not found: a price may be flat.
             move = min(1.5 * abs(gap) + TOLERANCE, 1.0) * 2 ** max(0, trial - 2)
-            place = min(max(place + math.copysign(move, gap), -700.0), 700.0)
+            log_noise = min(max(log_noise + math.copysign(move, gap), -700.0), 700.0)
     if high is None:
         raise ValueError(
             f"no noise was found that keeps epsilon {target:g}: the accountant gives more even for "
-            f"a noise multiplier of {math.exp(place):.3g}. Take a larger delta or epsilon."
+            f"a noise multiplier of {math.exp(log_noise):.3g}. Choose a larger delta or epsilon."
         )
     return math.exp(high[0])
 
 
 def _steps(steps: int) -> int:
-    return whole("steps", steps, least=0, advice="It counts optimizer steps.")
+    return positive("steps", steps, least=0, advice="It counts optimizer steps.")
 
 
 # ---- Tuning
@@ -224,18 +225,18 @@ def tuned_epsilon(
 ) -> float:
     """What it costs to train a random number of times and release only the best run.
 
-    The number must be drawn beforehand from `distribution` with mean `expected_runs` and be kept
-    secret, each run must take its settings at random, and nothing of the others may be released
-    (Papernot and Steinke 2022, arXiv:2110.03620).  Priced by Renyi divergences, through
-    dp-accounting.  Far below showing all of them: where one run has an epsilon of 3, ten expected
-    runs cost 4.9 (logarithmic) or 5.7 (geometric) instead of 11.
+    The number of runs must be drawn beforehand from `distribution`, with mean `expected_runs`, and
+    stay secret; each run must choose its settings at random; nothing of the other runs may be
+    released (Papernot and Steinke 2022, arXiv:2110.03620).  Priced by Renyi divergences, through
+    dp-accounting.  This costs far less than releasing all runs: where one run has an epsilon of 3,
+    ten expected runs cost 4.9 (logarithmic) or 5.7 (geometric) instead of 11.
 
     >>> plan = dict(sampling_rate=512 / 60_000, steps=4687, delta=1e-5, noise_multiplier=1.1234)
     >>> round(tuned_epsilon(expected_runs=10, **plan), 2)
     4.9
     """
     if distribution not in SHAPES:
-        raise ValueError(f"distribution {distribution!r} is unknown. Known: {', '.join(SHAPES)}.")
+        raise ValueError(unknown("distribution", distribution, SHAPES))
     least = "(0, inf)" if distribution == "poisson" else "(1, inf)"
     mean = number(
         "expected_runs", expected_runs, allowed=least, advice="One run alone has epsilon(...)."
@@ -284,7 +285,7 @@ def compose_noise(*noise_multipliers: float) -> float:
 
 
 def without_side_query(total: float, side: float) -> float:
-    """What is left for the gradient of a `total` noise multiplier when a side query has `side`.
+    """The noise multiplier left for the gradient, of a `total`, beside a query that has `side`.
 
     The inverse of `compose_noise`: compose_noise(without_side_query(total, side), side) == total.
 
@@ -294,7 +295,7 @@ def without_side_query(total: float, side: float) -> float:
     total, side = _noise("total", total), _noise("side", side)
     if not side > total:
         raise ValueError(
-            f"the side query has a noise multiplier of {side:g}, and both together shall have "
+            f"the side query has a noise multiplier of {side:g}, and both together must have "
             f"{total:g}: nothing is left for the gradient. Give the side query more noise."
         )
     return total / math.sqrt((1 - total / side) * (1 + total / side))

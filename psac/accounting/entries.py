@@ -1,17 +1,13 @@
-"""What a ledger writes down: an entry is one kind of release, and how often it was made.
+"""Entries of a ledger: one kind of release, and how often it was made.
 
-An entry trusts its fields; `schemes.entry` makes one from what a user gave.  A step of training has
-no name; whatever else was released of the records, such as the range of a column, says `what` it
-was.
+An entry trusts its fields; `schemes.entry` checks a user's arguments and builds one.  A step of
+training has no name; any other release, such as the range of a column, says `what` it was.
 """
 
 import dataclasses
-import math
-import numbers
-import operator
 
-ADD_OR_REMOVE = "add-or-remove-one"
-REPLACE = "replace-one"
+from psac.sampling import ADD_OR_REMOVE as ADD_OR_REMOVE
+from psac.sampling import REPLACE as REPLACE
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -19,9 +15,9 @@ class Entry:
     """`steps` releases of a sum over a sampled batch, where a record weighs at most a bound C.
 
     The noise has the standard deviation noise_multiplier * C.  `relation` says which data sets are
-    neighbours: those that differ by a record that is there or not, or by the content of one.
-    `delta` is the chance that one of these releases shows more than its noise allows, as when a
-    value that only one record has passes a threshold.
+    neighbours: those that differ in the presence of one record, or in its content.  `delta` is the
+    probability that one of these releases shows more than its noise allows, such as a value of a
+    single record that passes a threshold.
     """
 
     sampling: str
@@ -42,27 +38,3 @@ class Entry:
             f"{self.steps} steps, {self.sampling} at rate {self.sampling_rate:.6g}{records}, "
             f"noise multiplier {self.noise_multiplier:.6g}"
         )
-
-
-def number(name: str, value: object, *, allowed: str, advice: str) -> float:
-    """The value as a float, if it is a number within `allowed`, written as an interval."""
-    given = f"{name} is {value!r}"
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise TypeError(f"{given}: it must be a number in {allowed}. {advice}")
-    low, high = (float(end) for end in allowed[1:-1].split(","))
-    real = float(value)
-    above = real > low or (allowed[0] == "[" and real == low)
-    below = real < high or (allowed[-1] == "]" and real == high)
-    if not (above and below) or math.isinf(real):
-        raise ValueError(f"{given}: allowed is {allowed}. {advice}")
-    return real
-
-
-def whole(name: str, value: object, *, least: int, advice: str) -> int:
-    """The value as an int, if it is a whole number of at least `least`."""
-    message = f"{name} is {value!r}: it must be a whole number, at least {least}. {advice}"
-    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
-        raise TypeError(message)
-    if value < least:
-        raise ValueError(message)
-    return operator.index(value)

@@ -36,8 +36,9 @@ import numpy as np
 from scipy import special
 
 from psac.accounting import poisson
-from psac.accounting.entries import Entry, whole
+from psac.accounting.entries import Entry
 from psac.accounting.losses import Price, Profile, gaussian
+from psac.checks import positive
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
@@ -66,7 +67,7 @@ def with_replacement(entry: Entry, allowance: float) -> Price:
 
 
 def _records_and_draws(entry: Entry) -> tuple[int, int]:
-    records = whole(
+    records = positive(
         "num_records", entry.num_records, least=2, advice=f"The price of {entry.sampling} needs it."
     )
     draws = round(entry.sampling_rate * records)
@@ -82,13 +83,3 @@ def _records_and_draws(entry: Entry) -> tuple[int, int]:
 def without_replacement_event(entry: Entry) -> "DpEvent":
     """Poisson with half the noise, which has this price."""
     return poisson.event(dataclasses.replace(entry, noise_multiplier=entry.noise_multiplier / 2))
-
-
-def with_replacement_event(entry: Entry) -> "DpEvent":
-    """One that the accountants of dp-accounting refuse: they have no price for it."""
-    import dp_accounting
-
-    step = dp_accounting.SampledWithReplacementDpEvent(
-        *_records_and_draws(entry), dp_accounting.GaussianDpEvent(entry.noise_multiplier)
-    )
-    return dp_accounting.SelfComposedDpEvent(step, entry.steps)

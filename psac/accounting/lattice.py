@@ -109,7 +109,7 @@ def _log_sum(exponents: np.ndarray) -> tuple[np.ndarray, float]:
 
 def _smallest(bound: Callable[[float], float], start: float) -> float:
     """The smallest of bound(start), bound(start / 3), ..., which fall and then rise."""
-    best, place = bound(start), start / 3
-    while (value := bound(place)) < best:
-        best, place = value, place / 3
+    best, point = bound(start), start / 3
+    while (value := bound(point)) < best:
+        best, point = value, point / 3
     return best

@@ -1,15 +1,13 @@
 """The ledger of a run: what was released, and what that costs.
 
-Guarantees: every release that was recorded is priced, in any order and mixture of noises and rates,
-under one relation; a ledger that went through JSON is equal to the one that was written; recording
-takes a microsecond.  One that is not `secure` says in all that it writes that the run is NOT
-private.  How records were isolated and what psac warned of stay in the ledger: sums, copies and
-files keep them.  Left to others: to record a step before it is seen, once, and with what really was
-done.
+Guarantees: every recorded release is priced, in any order and mixture of noises and rates, under
+one relation; a ledger read from JSON equals the one that was written; recording takes a
+microsecond.  If it is not `secure`, all its texts say that the run is NOT private.  It says how
+records were isolated and what psac warned of; sums, copies and files include that.  Left to others:
+to record each step once, before it is seen, with the settings that were used.
 
-A ledger holds counts and settings, nothing of the data: it may be published with the model.  What
-was released besides the steps of training has entries of its own, which say what it was; `steps`
-does not count them.
+A ledger holds counts and settings, nothing of the data: it may be published with the model.
+Releases other than steps of training have their own entries; `steps` does not count them.
 
 >>> ledger = Ledger(secure=True)
 >>> for _ in range(3):
@@ -24,13 +22,11 @@ privacy ledger: 3 steps, relation add-or-remove-one
 """
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from psac.accounting import pricing, schemes
-from psac.accounting.entries import Entry, whole
-
-if TYPE_CHECKING:
-    from dp_accounting import DpEvent
+from psac.accounting.entries import Entry
+from psac.checks import positive
 
 FORMAT, VERSION = "psac ledger", 2
 WAYS = ("vmap", "alone", "batched")  # to evaluate a loss function; the last is tested
@@ -41,8 +37,7 @@ NOT_PRIVATE = (
 
 
 class Ledger:
-    """Counts releases.  `secure` says that all noise came from a secure generator: set it to False
-    as soon as some did not."""
+    """Counts releases.  `secure` says that all noise came from a secure generator."""
 
     def __init__(self, *, secure: bool) -> None:
         self.secure = secure
@@ -64,15 +59,15 @@ class Ledger:
         what: str = "",
         delta: float = 0.0,
     ) -> None:
-        """Write down `steps` releases.  `sampling` is the name of a scheme, or has one as `name`.
+        """Writes down `steps` releases.  `sampling` is a scheme or its name.
 
-        Steps of balls-in-bins go by epochs, so one that is redrawn before it is over must be
-        written down as a whole one.  What is no step of training says `what` it is; `delta` is the
-        chance that one such release shows more than its noise allows.
+        Balls-in-bins is priced by epochs: record an epoch as a whole one if it is redrawn before
+        its end.  A release that is no step of training says `what` it is; `delta` is the
+        probability that one such release shows more than its noise allows.
         """
-        given = (noise_multiplier, sampling_rate, sampling, relation, num_records, what, delta)
-        count = whole("steps", steps, least=1, advice="It counts releases.")
-        if given != self._last:
+        settings = (noise_multiplier, sampling_rate, sampling, relation, num_records, what, delta)
+        count = positive("steps", steps, advice="It counts releases.")
+        if settings != self._last:
             self._begin(
                 schemes.entry(
                     sampling=sampling,
@@ -85,29 +80,28 @@ class Ledger:
                     delta=delta,
                 )
             )
-            self._last = given
+            self._last = settings
         self._counts[-1] += count
 
     def _begin(self, kind: Entry) -> None:
-        """Make `kind` the last one."""
+        """Makes `kind` the last one."""
         if self._kinds and kind.relation != self._kinds[-1].relation:
             raise ValueError(
-                f"this ledger is kept under {self._kinds[-1].relation}, and the step is under "
-                f"{kind.relation}: they do not add up. Give the step that relation, or keep a "
-                "second ledger."
+                f"this ledger has the relation {self._kinds[-1].relation}, and the step has "
+                f"{kind.relation}: they do not add up. Use one relation, or a second ledger."
             )
         if not self._kinds or kind != self._kinds[-1]:
             self._kinds.append(kind)
             self._counts.append(0)
 
     def note_way(self, way: str) -> None:
-        """Write down a way in which losses were evaluated: "vmap", "alone" or "batched"."""
+        """Writes down a way in which losses were evaluated: "vmap", "alone" or "batched"."""
         if way not in WAYS:
             raise ValueError(f"the way is {way!r}: it must be one of {', '.join(WAYS)}.")
         self._ways.add(way)
 
     def note_warning(self, sentence: object) -> None:
-        """Write down, once, what psac warned of.  It may be published: nothing of the data."""
+        """Writes down a warning, once.  It may be published, so it says nothing of the data."""
         if not isinstance(sentence, str):
             raise TypeError(f"the warning is {sentence!r}: it must be a sentence.")
         self._warnings[sentence] = None
@@ -119,7 +113,7 @@ class Ledger:
 
     @property
     def isolation_statement(self) -> str:
-        """In words; empty as long as nothing was evaluated."""
+        """The isolation in words; empty before the first evaluation."""
         if not self._ways:
             return ""
         kind = "tested, not by construction" if "batched" in self._ways else "by construction"
@@ -127,42 +121,42 @@ class Ledger:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What psac warned of during the run, each sentence once."""
+        """The warnings of psac during the run, each once."""
         return tuple(self._warnings)
 
     @property
     def entries(self) -> tuple[Entry, ...]:
-        """One entry for each run of equal steps, in order."""
+        """One entry for each series of equal steps, in order."""
         pairs = zip(self._kinds, self._counts, strict=True)
         return tuple(dataclasses.replace(kind, steps=count) for kind, count in pairs)
 
     @property
     def steps(self) -> int:
-        """Of training."""
+        """Number of training steps."""
         pairs = zip(self._kinds, self._counts, strict=True)
         return sum(count for kind, count in pairs if not kind.what)
 
     @property
     def training(self) -> tuple[Entry, ...]:
-        """The entries of steps of training."""
+        """The entries of training steps."""
         return tuple(entry for entry in self.entries if not entry.what)
 
     @property
     def releases(self) -> tuple[Entry, ...]:
-        """The entries of all else."""
+        """The entries of all other releases."""
         return tuple(entry for entry in self.entries if entry.what)
 
     def epsilon(self, delta: float, accountant: str = "pld") -> float:
-        """What all releases cost together, at this delta.  Nothing costs 0, no noise infinity."""
+        """The privacy loss of all releases: 0 without any, infinity without noise."""
         sizes = [kind.num_records for kind in self._kinds if kind.num_records is not None]
         delta = pricing.checked_delta(delta, max(sizes, default=None))
         return pricing.with_warning(pricing.price(self.entries, delta, accountant))
 
     def __add__(self, other: object) -> "Ledger":
-        """What two runs on the same records cost together; secure only if both are.
+        """The ledger of two runs on the same records; secure only if both are.
 
-        An epoch of balls-in-bins that the first did not end is counted as a whole one: the second
-        has thrown the records anew.
+        An epoch of balls-in-bins that the first run did not finish counts as a whole one, because
+        the second run starts a new epoch.
         """
         if not isinstance(other, Ledger):
             return NotImplemented
@@ -176,22 +170,9 @@ class Ledger:
         return total
 
     def include_notes(self, other: "Ledger") -> None:
-        """The ways and warnings of another ledger are this one's, too."""
+        """Adds the ways and warnings of another ledger."""
         self._ways |= other._ways
         self._warnings |= other._warnings
-
-    def to_event(self) -> "DpEvent":
-        """For the accountants of dp-accounting, to be made for the ledger's relation.
-
-        Their price is never below ours, or they refuse the event; but their RDP accountant is wrong
-        under replace-one (google/differential-privacy #378).
-        """
-        import dp_accounting
-
-        events = [schemes.SCHEMES[e.sampling, e.relation].event(e) for e in self.entries]
-        if pricing.outright(self.entries):  # dp-accounting has no event for a threshold
-            events.append(dp_accounting.UnsupportedDpEvent())
-        return dp_accounting.ComposedDpEvent(events)
 
     def to_json(self) -> dict[str, Any]:
         """Plain data, for `json.dump`."""
@@ -209,11 +190,11 @@ class Ledger:
 
     @classmethod
     def from_json(cls, data: Any) -> "Ledger":
-        """The ledger that `to_json` was called on; what it did not write is refused."""
+        """The ledger that `to_json` was called on; anything else is refused."""
         if not isinstance(data, dict) or data.get("format") != FORMAT:
             raise ValueError(
-                "this is no ledger: it must be the dict that Ledger.to_json() returned, "
-                f"with 'format': {FORMAT!r}."
+                "this is no ledger: pass the dict that Ledger.to_json() returned, with "
+                f"'format': {FORMAT!r}."
             )
         if data.get("version") != VERSION:
             raise ValueError(
@@ -234,24 +215,24 @@ class Ledger:
                 ledger.note_warning(sentence)
         except (TypeError, ValueError) as error:
             raise ValueError(f"the ledger is damaged: {error}") from error
-        for place, entry in enumerate(entries):
-            ledger._read(entry, f"entry {place} of the ledger")
+        for k, entry in enumerate(entries):
+            ledger._read(entry, f"entry {k} of the ledger")
         if ledger.to_json() != data:
             raise ValueError(
-                "the ledger was edited: written again, it would differ. Go back to a copy of what "
-                "to_json() returned."
+                "the ledger was edited: written again, it would differ. Use an unchanged copy of "
+                "what to_json() returned."
             )
         return ledger
 
-    def _read(self, entry: Any, place: str) -> None:
+    def _read(self, entry: Any, name: str) -> None:
         fields = [field.name for field in dataclasses.fields(Entry)]
         needed = [name for name in fields if name not in ONLY_OF_RELEASES]
         if not isinstance(entry, dict) or not set(needed) <= set(entry) <= set(fields):
-            raise ValueError(f"{place} is {entry!r}: it must have exactly {', '.join(needed)}.")
+            raise ValueError(f"{name} is {entry!r}: it must have exactly {', '.join(needed)}.")
         try:
             self.record(**entry)
         except (TypeError, ValueError) as error:
-            raise ValueError(f"{place} is damaged: {error}") from error
+            raise ValueError(f"{name} is damaged: {error}") from error
 
     def __str__(self) -> str:
         relation = f", relation {self._kinds[0].relation}" if self._kinds else ""

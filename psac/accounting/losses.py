@@ -97,9 +97,9 @@ def _reach(profile: Profile, allowance: float) -> float:
     """A loss that is exceeded with at most the allowed probability, in either direction."""
 
     def exceeded(loss: float) -> bool:
-        place = np.array([loss])
+        point = np.array([loss])
         return any(
-            curve(place)[0] > max(allowance, 2 * curve(np.array([np.inf]))[0])
+            curve(point)[0] > max(allowance, 2 * curve(np.array([np.inf]))[0])
             for curve in (profile.removed, profile.added)
         )
 

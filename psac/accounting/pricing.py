@@ -1,12 +1,12 @@
 """The epsilon of entries, by one of the accountants.
 
-pld    privacy loss distributions: tight, for all schemes; the default.  By dp-accounting where it
-       knows the scheme, on a lattice of 1e-4, and by `losses` everywhere: the larger one counts, so
-       that an error in either is seen.  They agree to six digits; see `theirs` for the exceptions.
-rdp    Renyi divergences, by dp-accounting: an upper bound that is larger, for comparison with
-       published numbers; only where its event is the same pair of laws
+pld    privacy loss distributions: tight, for all schemes; the default.  Computed by `losses`, and
+       by dp-accounting where it has the scheme; the larger result counts, so an error in one of
+       them cannot make epsilon too small.  They agree to six digits; see `theirs` for exceptions.
+rdp    Renyi divergences, by dp-accounting: a larger upper bound, for comparison with published
+       numbers; only where dp-accounting has the same pair of distributions
 
-Either gives an upper bound.  Gaussian DP by the central limit theorem gives none, and is refused.
+Both are upper bounds.  Gaussian DP by the central limit theorem is none, and is refused.
 """
 
 import contextlib
@@ -17,14 +17,15 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from psac.accounting import losses
-from psac.accounting.entries import ADD_OR_REMOVE, REPLACE, Entry, number
+from psac.accounting.entries import ADD_OR_REMOVE, REPLACE, Entry
 from psac.accounting.schemes import SCHEMES
-from psac.errors import PrivacyWarning
+from psac.checks import number
+from psac.errors import PrivacyWarning, warn
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
 
-SMALLEST_NOISE = 0.01  # Less noise than that is none: a single step has an epsilon above 5000.
+SMALLEST_NOISE = 0.01  # Less counts as none: a single step has an epsilon above 5000.
 LARGE_EPSILON = 10.0
 
 
@@ -36,9 +37,9 @@ def price(
     coarseness: float = 1.0,
     first_look: bool = False,
 ) -> float:
-    """Epsilon at `delta` of all entries together.  Arguments are trusted but for the accountant.
+    """Epsilon at `delta` of all entries together.  Only the accountant's name is checked.
 
-    A `first_look` does without the second opinion of dp-accounting: to come near.
+    A `first_look` leaves out the second opinion of dp-accounting.
     """
     if accountant not in ACCOUNTANTS:
         raise ValueError(_refusal(accountant))
@@ -50,18 +51,18 @@ def price(
     delta -= outright(entries)
     if delta <= 0:
         return math.inf
-    found = ACCOUNTANTS[accountant](entries, delta, coarseness)
+    bound = ACCOUNTANTS[accountant](entries, delta, coarseness)
     if accountant == "pld" and not first_look:
-        found = max(found, theirs(entries, delta, found))
-    return found - sum(entry.steps * math.log1p(-entry.delta) for entry in entries)
+        bound = max(bound, theirs(entries, delta, bound))
+    return bound - sum(entry.steps * math.log1p(-entry.delta) for entry in entries)
 
 
 def outright(entries: Sequence[Entry]) -> float:
-    """The chance that any release shows more than its noise allows.
+    """The probability that any release shows more than its noise allows.
 
-    Let P be what is released with the record, and A, of probability 1 - d, that this does not
-    happen.  P is at most its law given A, plus d, and at least (1 - d) times that law: so d comes
-    off delta, and -log(1 - d) is added to epsilon.
+    Let P be the distribution of what is released with the record, and A the event, of probability
+    1 - d, that this does not happen.  P is at most its law given A, plus d, and at least (1 - d)
+    times that law.  So d is subtracted from delta, and -log(1 - d) added to epsilon.
     """
     return sum(entry.steps * entry.delta for entry in entries)
 
@@ -76,20 +77,19 @@ def _by_losses(entries: Sequence[Entry], delta: float, coarseness: float) -> flo
 
 
 def theirs(entries: Sequence[Entry], delta: float, ours: float) -> float:
-    """What dp-accounting says; 0 where it has no price, or none to rely on.
+    """The epsilon of dp-accounting, or 0 where it has none or is not reliable.
 
-    That is for full batches alone, whose closed form `losses` has; where a single release costs
-    less than its lattice can show; for an epsilon above 50, where the lattice becomes too long; and
-    for a delta so small that the rounding of its Fourier transforms shows: for a million releases
-    at delta 1e-12 it was seen 6 % too low and, on a coarser lattice, 3.5 times too high.
+    It is not asked about full batches, whose closed form `losses` has; about releases that cost
+    less than its lattice resolves; about an epsilon above 50, where the lattice becomes too long;
+    nor at a delta so small that the rounding of its Fourier transforms matters: for a million
+    releases at delta 1e-12 it was 6 % too low and, on a coarser lattice, 3.5 times too high.
     """
-    known = all(
-        SCHEMES[entry.sampling, entry.relation].known
-        and entry.sampling_rate > 20 * losses.STEP * entry.noise_multiplier
-        for entry in entries
-    ) and any(entry.sampling_rate < 1 for entry in entries)
+    events = [SCHEMES[entry.sampling, entry.relation].event for entry in entries]
+    visible = all(e.sampling_rate > 20 * losses.STEP * e.noise_multiplier for e in entries)
+    sampled = any(e.sampling_rate < 1 for e in entries)
     count = sum(entry.steps for entry in entries)
-    if not known or ours > 50 or delta < 1e-13 * max(count, 1000):
+    small = delta < 1e-13 * max(count, 1000)
+    if None in events or not visible or not sampled or ours > 50 or small:
         return 0.0
     from dp_accounting import NeighboringRelation
     from dp_accounting.pld import PLDAccountant
@@ -100,16 +100,17 @@ def theirs(entries: Sequence[Entry], delta: float, ours: float) -> float:
         else NeighboringRelation.ADD_OR_REMOVE_ONE
     )
     accountant = PLDAccountant(relation, value_discretization_interval=losses.STEP)
-    for entry in entries:
-        accountant.compose(SCHEMES[entry.sampling, entry.relation].event(entry))
+    for event, entry in zip(events, entries, strict=True):
+        if event is not None:
+            accountant.compose(event(entry))
     return float(accountant.get_epsilon(delta))
 
 
 def _with_noise_of_their_epoch(entries: Sequence[Entry]) -> list[Entry]:
-    """The entries, where those of balls-in-bins have the least noise of any of them.
+    """The entries, with the least noise of any of them for all those of balls-in-bins.
 
-    An epoch of balls-in-bins is priced as a whole, and may be split among entries where its noise
-    was changed.  With more noise than it is priced for, it costs less.
+    An epoch of balls-in-bins is priced as a whole, but a change of noise splits it among entries.
+    With more noise than it is priced for, it costs less.
     """
     noises = [entry.noise_multiplier for entry in entries if entry.sampling == "balls-in-bins"]
     return [
@@ -132,7 +133,7 @@ def _by_renyi_divergences(entries: Sequence[Entry], delta: float, coarseness: fl
 def renyi_event(entry: Entry) -> "DpEvent":
     """The event of dp-accounting whose Renyi divergences are those of the entry."""
     scheme = SCHEMES[entry.sampling, entry.relation]
-    if not scheme.renyi:
+    if scheme.event is None or not scheme.renyi:
         known = ", ".join(name for (name, _), other in SCHEMES.items() if other.renyi)
         raise ValueError(
             f"{entry.sampling} under {entry.relation} has no price by Renyi divergences: "
@@ -153,14 +154,13 @@ def _refusal(accountant: object) -> str:
     if "gdp" in str(accountant).lower():
         return (
             f"accountant {accountant!r} is refused: Gaussian DP by the central limit theorem is an "
-            "approximation that comes out too low (5.07 where 5.53 is right), and so guarantees "
-            f"nothing. {known}"
+            f"approximation that comes out too low (5.07 instead of 5.53). {known}"
         )
     return f"accountant {accountant!r} is unknown. {known}"
 
 
 def checked_delta(delta: float, num_records: int | None) -> float:
-    """The delta, if it is one, with a warning if it allows to publish a record."""
+    """The delta, with a warning if it is large enough to publish a record."""
     delta = number(
         "delta",
         delta,
@@ -168,11 +168,9 @@ def checked_delta(delta: float, num_records: int | None) -> float:
         advice="It is the chance that the guarantee fails: far below 1 / num_records.",
     )
     if num_records is not None and delta >= 1 / num_records:
-        warnings.warn(
-            f"delta is {delta:.3g}, which is not below 1 / {num_records}: a mechanism that "
-            "publishes a random record would pass. Take a tenth of that or less.",
-            PrivacyWarning,
-            stacklevel=3,
+        warn(
+            f"delta is {delta:.3g}, which is not below 1 / {num_records}: it would allow a "
+            "mechanism that publishes a random record. Choose a tenth of that or less.",
         )
     return delta
 
@@ -180,18 +178,16 @@ def checked_delta(delta: float, num_records: int | None) -> float:
 def with_warning(epsilon: float) -> float:
     """The epsilon, with a warning if it is large."""
     if epsilon > LARGE_EPSILON:
-        warnings.warn(
-            f"epsilon is {epsilon:.3g}: above {LARGE_EPSILON:g} the guarantee says next to "
-            "nothing. Use more noise, fewer steps or smaller batches.",
-            PrivacyWarning,
-            stacklevel=3,
+        warn(
+            f"epsilon is {epsilon:.3g}: above {LARGE_EPSILON:g} the guarantee is nearly void. Use "
+            "more noise, fewer steps or smaller batches.",
         )
     return epsilon
 
 
 @contextlib.contextmanager
 def quietly() -> Iterator[None]:
-    """Within, prices come without warnings: for those that were given before."""
+    """Suppresses the warnings of prices, where they have been given before."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PrivacyWarning)
         yield

@@ -42,6 +42,8 @@ import torch
 from scipy import special
 from torch import Tensor
 
+from psac.checks import number
+
 Vector = Sequence[float] | np.ndarray | Tensor
 
 TUNING_SHARE = 4  # One score in this many chooses the threshold.
@@ -98,7 +100,7 @@ def gaussian_lower_bound(
     epsilon may exceed the true one: use `clopper_pearson_lower_bound` there.  Unless `threshold` is
     given, a random quarter of the scores chooses it and only the rest are counted.
     """
-    _check_levels(delta, confidence, smallest_delta="above 0")
+    _check_levels(delta, confidence, deltas="(0, 1)")
 
     def largest_mu(positive: Any, negative: Any) -> Any:
         return -special.ndtri(positive) - special.ndtri(negative)
@@ -183,15 +185,15 @@ def one_run_lower_bound(
 
 def mu_to_epsilon(mu: float, delta: float) -> float:
     """The epsilon at `delta` of N(0, 1) against N(mu, 1), rounded down by at most one in 1e9."""
-    _check_parameter("mu", mu)
-    _check_levels(delta, smallest_delta="above 0")
+    number("mu", mu, "[0, inf)")
+    _check_levels(delta, deltas="(0, 1)")
     return _end_of_interval(lambda epsilon: _gaussian_delta(mu, epsilon) > delta)
 
 
 def epsilon_to_mu(epsilon: float, delta: float) -> float:
     """The mu whose profile passes through (epsilon, delta), rounded down by at most one in 1e9."""
-    _check_parameter("epsilon", epsilon)
-    _check_levels(delta, smallest_delta="above 0")
+    number("epsilon", epsilon, "[0, inf)")
+    _check_levels(delta, deltas="(0, 1)")
     return _end_of_interval(lambda mu: _gaussian_delta(mu, epsilon) <= delta)
 
 
@@ -373,16 +375,6 @@ def _check_counts(outs: np.ndarray, ins: np.ndarray, confidence: float, *, split
             )
 
 
-def _check_levels(delta: float, confidence: float = 0.95, *, smallest_delta: str = "0") -> None:
-    if not (0 < delta < 1 or (delta == 0 and smallest_delta == "0")):
-        raise ValueError(
-            f"delta is {delta}: allowed is from {smallest_delta} to below 1. Take the delta of the "
-            "promise that is audited, such as 1e-5."
-        )
-    if not 0 < confidence < 1:
-        raise ValueError(f"confidence is {confidence}: it must lie between 0 and 1; try 0.95.")
-
-
-def _check_parameter(name: str, value: float) -> None:
-    if not 0 <= value < math.inf:
-        raise ValueError(f"{name} is {value}: it must be finite and at least 0.")
+def _check_levels(delta: float, confidence: float = 0.95, *, deltas: str = "[0, 1)") -> None:
+    number("delta", delta, deltas, advice="Take that of the promise that is audited, such as 1e-5.")
+    number("confidence", confidence, "(0, 1)", advice="Try 0.95.")

@@ -33,8 +33,8 @@ class Canaries:
         """`seed` repeats the coins; whoever knows it knows the members."""
         records = dataset_of(records)
         self.members: np.ndarray = coins(len(records), seed)
-        chosen = Subset(_AsDataset(records), np.flatnonzero(self.members).tolist())
-        self.dataset: Dataset = ConcatDataset([_AsDataset(dataset_of(dataset)), chosen])
+        included = Subset(_AsDataset(records), np.flatnonzero(self.members).tolist())
+        self.dataset: Dataset = ConcatDataset([_AsDataset(dataset_of(dataset)), included])
 
     def lower_bound(
         self,

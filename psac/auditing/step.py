@@ -29,6 +29,7 @@ import torch
 from torch import Tensor, nn
 
 from psac.auditing.bounds import Bound, clopper_pearson_lower_bound, gaussian_lower_bound
+from psac.checks import number
 from psac.noise.generators import InsecureNoiseWarning, SecureGenerator, SeededGenerator
 from psac.private import make_private
 from psac.private.run import Clipping
@@ -108,8 +109,7 @@ def audit(
         assert result.passed
         ```
     """
-    if not 0 < sampling_rate <= 1:
-        raise ValueError(f"sampling_rate is {sampling_rate}: it must be above 0 and at most 1.")
+    number("sampling_rate", sampling_rate, "(0, 1]")
     members = coins(canaries, seed)
     model = Coordinates(canaries)
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)

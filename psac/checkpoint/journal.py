@@ -1,26 +1,26 @@
-"""How much a run has released, on disk: one more line before each step is handed on.
+"""How many steps a run has released: a line is appended to a file before each release.
 
     0c6f...         the id of the run
     120             at least this many steps were spent when a checkpoint was saved or loaded
     +1              one more
-    @/other/place   another journal of the same run, in a file of its own
+    @/other/path    another journal of the same run
 
 `<checkpoint>.journal` lies beside every checkpoint of a run.  Guarantees:
 
-- Whichever checkpoint of a run is loaded, old or new, its journal tells what the run has released
+- Whichever checkpoint of a run is loaded, old or new, its journal counts what the run has released
   since, in any process: a run writes to all its journals.  Those on one file system are links to
   one file, so a step costs one short write, however many checkpoints there are.
 - A journal may be moved with its checkpoint while the run goes on.  A checkpoint that was copied or
   renamed alone finds the journal of another checkpoint of its run in its folder.
-- A line is written when the call returns, and survives the process (a power cut may take the last
-  seconds).  If it cannot be written, the step is not released.  Deleting a journal stops nothing:
-  its file lives on without a name, and nobody can resume from what is gone.
-- Lines are only ever appended.  Processes that go on from one checkpoint at the same time add up.
-- A checkpoint that takes the place of another run's gets a new journal.
+- A line is written when the call returns, and survives the process (a power cut may lose the last
+  seconds).  If it cannot be written, the step is not released.  Deleting a journal does not stop
+  the run.
+- Lines are only appended.  Processes that resume one checkpoint at the same time add up.
+- A checkpoint that replaces another run's gets a new journal.
 
-Left to others: a copy of the folder keeps its own journal, as old as the copy
-(`psac.checkpoint.releases` knows better); two processes that go on from one checkpoint at the same
-time are both counted by whoever resumes later, but do not know of each other.
+Left to others: a copy of the folder has its own journal, as old as the copy
+(`psac.checkpoint.releases` covers that); two processes that resume one checkpoint at the same time
+are both counted by later ones, but not by each other.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ def journal_of(path: Path) -> Path:
 
 
 class Journal:
-    """The files of a run that this process writes to; called with the steps of a release."""
+    """The journals of a run that this process writes to; called with the steps of a release."""
 
     def __init__(self, run: str) -> None:
         self.run = run
         self._files: dict[tuple[int, int], BinaryIO] = {}
-        self._places: list[Path] = []  # where those files are, or were
+        self._paths: list[Path] = []  # where those files are, or were
 
     def __call__(self, steps: int) -> None:
         self._write(f"+{steps}")
@@ -54,39 +54,39 @@ class Journal:
             if file.write(data) != len(data):
                 raise OSError(f"{file.name} could not be written: is the disk full?")
 
-    def keep_at(self, place: Path, spent: int) -> None:
-        """From here on every release is written to this file, too, after the `spent` steps."""
+    def keep_at(self, path: Path, spent: int) -> None:
+        """From here on every release is written to this file as well, after the `spent` steps."""
         self._forget_deleted()
-        if run_of(place) != self.run and not self._linked(place):
-            begin(place, self.run)
-        journals = reachable([place], self.run)
+        if run_of(path) != self.run and not self._linked(path):
+            begin(path, self.run)
+        journals = reachable([path], self.run)
         if not journals:
-            raise OSError(f"{place} was written and cannot be read")
+            raise OSError(f"{path} was written and cannot be read")
         for journal in journals:
             self._open(journal)
         self._write(str(spent))
 
-    def _linked(self, place: Path) -> bool:
+    def _linked(self, path: Path) -> bool:
         """Whether `place` is now one more name of a journal that we have."""
-        part = place.with_name(f"{place.name}.{os.getpid()}.part")
-        for known in self._places:
+        part = path.with_name(f"{path.name}.{os.getpid()}.part")
+        for known in self._paths:
             if identity(known) in self._files:
                 # Another file system, or one without links: the next, or a journal of its own.
                 with contextlib.suppress(OSError):
                     os.link(known, part)
-                    os.replace(part, place)
+                    os.replace(part, path)
                     return True
         return False
 
-    def _open(self, place: Path) -> None:
-        key = identity(place)
+    def _open(self, path: Path) -> None:
+        key = identity(path)
         if key is not None and key not in self._files:
-            others = [known for known in self._places if identity(known) in self._files]
+            others = [known for known in self._paths if identity(known) in self._files]
             # Unbuffered: what was written survives the end of the process, however sudden.
-            self._files[key] = open(place, "ab", buffering=0)  # noqa: SIM115
-            for known in [place, *others] if others else []:
+            self._files[key] = open(path, "ab", buffering=0)  # noqa: SIM115
+            for known in [path, *others] if others else []:
                 self._write(f"@{known}")
-        self._places = [place, *(known for known in self._places if known != place)]
+        self._paths = [path, *(known for known in self._paths if known != path)]
 
     def _forget_deleted(self) -> None:
         for key, file in list(self._files.items()):
@@ -98,21 +98,21 @@ class Journal:
             file.close()
 
 
-def begin(place: Path, run: str) -> None:
-    """Makes the file.  If another process makes it at the same time, both write to one file."""
-    line, owner = f"{run}\n".encode(), run_of(place)
-    place.parent.mkdir(parents=True, exist_ok=True)
+def begin(path: Path, run: str) -> None:
+    """Creates the file.  If another process does so at the same time, both write to one file."""
+    line, owner = f"{run}\n".encode(), run_of(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
     if owner is None:
-        with open(place, "ab", buffering=0) as file:
+        with open(path, "ab", buffering=0) as file:
             file.write(line)
     elif owner != run:
-        write_atomically(place, line)
+        write_atomically(path, line)
 
 
-def identity(place: Path) -> tuple[int, int] | None:
+def identity(path: Path) -> tuple[int, int] | None:
     """What all names of one file have in common; None if there is no file."""
     try:
-        status = place.stat()
+        status = path.stat()
     except OSError:
         return None
     return status.st_dev, status.st_ino
@@ -120,46 +120,46 @@ def identity(place: Path) -> tuple[int, int] | None:
 
 def spent_beside(path: Path, run: str) -> int | None:
     """How many steps the journals in the checkpoint's folder count; None if there are none."""
-    place = journal_of(path).absolute()
-    return spent_in([place, *sorted(place.parent.glob("*.journal"))], run)
+    path = journal_of(path).absolute()
+    return spent_in([path, *sorted(path.parent.glob("*.journal"))], run)
 
 
-def spent_in(places: list[Path], run: str) -> int | None:
+def spent_in(paths: list[Path], run: str) -> int | None:
     """The most steps that a file of the run counts, of these and those they name."""
-    return max(map(steps_in, reachable(places, run)), default=None)
+    return max(map(steps_in, reachable(paths, run)), default=None)
 
 
-def reachable(places: list[Path], run: str) -> list[Path]:
+def reachable(paths: list[Path], run: str) -> list[Path]:
     """The journals of the run among these, and those that they name."""
     journals: list[Path] = []
-    while places:
-        place, *places = places
-        if place not in journals and run_of(place) == run:
-            journals.append(place)
-            places += [Path(line[1:]) for line in lines_of(place) if line.startswith("@")]
+    while paths:
+        path, *paths = paths
+        if path not in journals and run_of(path) == run:
+            journals.append(path)
+            paths += [Path(line[1:]) for line in lines_of(path) if line.startswith("@")]
     return journals
 
 
-def run_of(place: Path) -> str | None:
+def run_of(path: Path) -> str | None:
     """The id in the first line; None if the file is empty or cannot be read."""
     try:
-        with open(place, encoding="utf-8", errors="replace") as file:
+        with open(path, encoding="utf-8", errors="replace") as file:
             first = file.readline()
     except OSError:
         return None
     return first.removesuffix("\n") if first else None
 
 
-def lines_of(place: Path) -> list[str]:
+def lines_of(path: Path) -> list[str]:
     """The lines after the id, which two processes that began the file together both wrote."""
-    run, *lines = place.read_text(encoding="utf-8", errors="replace").splitlines() or [""]
+    run, *lines = path.read_text(encoding="utf-8", errors="replace").splitlines() or [""]
     return [line for line in lines if line != run]
 
 
-def steps_in(place: Path) -> int:
+def steps_in(path: Path) -> int:
     """How many steps the journal counts."""
     spent = 0
-    for line in lines_of(place):
+    for line in lines_of(path):
         try:
             if line.startswith("+"):
                 spent += int(line)
@@ -167,7 +167,7 @@ def steps_in(place: Path) -> int:
                 spent = max(spent, int(line))
         except ValueError as error:
             raise ValueError(
-                f"{place} is damaged: it has the line {line!r}. Put in the number of steps that "
-                "were released up to there, or a larger one."
+                f"{path} is damaged: it has the line {line!r}. Replace it by the number of steps "
+                "released up to there, or a larger one."
             ) from error
     return spent

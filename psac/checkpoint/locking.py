@@ -1,9 +1,9 @@
-"""One process at a time: a lock on a file that ends with the process that holds it, however sudden.
+"""One process at a time: a lock on a file that ends with the process that holds it.
 
-The operating system keeps it (flock, or its like on Windows), so there is no stale lock after a
-kill, a crash or a power cut.  The file stays where it is; it holds the number of the process.
-Guarantees: two processes, or two threads, that have the lock at once are impossible where the file
-system has locks.  Where it has none, as on some network drives, there is a warning instead.
+The operating system holds it (flock, or its like on Windows), so a kill, a crash or a power cut
+leaves no stale lock.  The file stays; it holds the process id.  Guarantees: no two processes or
+threads have the lock at once, if the file system supports locks.  If it does not, as on some
+network drives, there is a warning.
 
 >>> import tempfile
 >>> with tempfile.TemporaryDirectory() as folder, locked(Path(folder, ".lock")):
@@ -20,17 +20,18 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
+
+from psac.errors import warn
 
 # Windows keeps others from reading what is locked: a byte far behind the number is.
 FAR = 2**30
 
 
 class Locked(RuntimeError):
-    """Another process, or thread, has the lock; `process` is its number, if it can be known."""
+    """Another process or thread has the lock; `process` is its id, if known."""
 
     def __init__(self, process: int | None) -> None:
         self.process = process
@@ -39,9 +40,9 @@ class Locked(RuntimeError):
 
 @contextlib.contextmanager
 def locked(path: Path, *, wait: bool = True) -> Iterator[None]:
-    """Holds the lock on the file, which is made; the folder must be there.
+    """Holds the lock on the file, which is created in an existing folder.
 
-    Where another one has it, waits for it to end, or raises `Locked`.
+    If another process has it, waits, or raises `Locked`.
     """
     with open(path, "a+", encoding="ascii") as file:
         try:
@@ -49,10 +50,10 @@ def locked(path: Path, *, wait: bool = True) -> Iterator[None]:
         except BlockingIOError as error:
             raise Locked(_number_in(file)) from error
         except OSError as error:
-            warnings.warn(
-                f"{path} cannot be locked here ({error.strerror}): see to it yourself that no "
-                "second process uses that folder at the same time.",
-                stacklevel=3,
+            warn(
+                f"{path} cannot be locked here ({error.strerror}): make sure that no second "
+                "process uses that folder at the same time.",
+                UserWarning,
             )
         file.truncate(0)
         file.write(str(os.getpid()))

@@ -3,21 +3,21 @@
     run/checkpoint.safetensors.journal     beside each checkpoint (see `psac.checkpoint.journal`)
     ~/.local/state/psac/0c6f...            the record: one file a run, named by the run's id
 
-A backup of a run's folder holds checkpoint and journal alike, so restoring it would forget what was
-released since the backup was made.  The record is outside that folder, and is not restored with it:
-whichever counts most steps is believed.  Guarantees:
+A backup of a run's folder holds checkpoint and journal, so restoring it would forget what was
+released since.  The record is outside that folder, and is not restored with it.  The larger count
+is used.  Guarantees:
 
 - The record has the format of a journal and the same promises: it is only ever appended to, by all
   processes that train the run; a line is written before its gradient is handed on; a step that
   cannot be added to a record that was begun is not released.
 - The record is never a link to a journal: whatever overwrites the one leaves the other.
-- It is made when a secure run first saves or loads a checkpoint.  A run that is never saved leaves
-  nothing behind, and neither does a seeded one, which is not private.
-- If no record can be kept, training goes on, and the caller is told why, once.
+- It is created when a secure run first saves or loads a checkpoint.  A run that is never saved
+  leaves nothing behind, and neither does a seeded one, which is not private.
+- If no record can be written, training continues, and the caller is told why, once.
 
 The directory is $PSAC_STATE_DIR, else $XDG_STATE_HOME/psac, else the platform's own: on Linux
 ~/.local/state/psac, on macOS ~/Library/Application Support/psac, on Windows %LOCALAPPDATA%/psac.
-It is made for its owner alone (mode 0700), and holds ids and counts.
+Only its owner can read it (mode 0700); it holds ids and counts.
 
 A record takes three bytes a step.  It is never compacted: a process that has the old file open
 would go on appending to it, and its steps would be lost.  Delete a record when nobody will resume
@@ -36,7 +36,7 @@ from psac.checkpoint.journal import Journal, journal_of, spent_in
 
 
 def state_directory() -> Path:
-    """Where the records are; raises OSError if the user has no home."""
+    """Where the records are; raises OSError if the user has no home directory."""
     try:
         if own := os.environ.get("PSAC_STATE_DIR"):
             return Path(own).expanduser().absolute()
@@ -57,7 +57,7 @@ def _usual_place() -> Path:
 
 
 def record_of(run: str) -> Path:
-    """The file of this run; an id from a file that was made up leads nowhere else."""
+    """The file of this run.  A forged id cannot lead outside the directory."""
     if not re.fullmatch("[0-9a-f]{16}", run):
         raise ValueError(f"the id of the run is {run!r}: it must be 16 hexadecimal digits.")
     return state_directory() / run
@@ -98,14 +98,14 @@ class Releases:
     def _keep_record(self, spent: int) -> str | None:
         """What is wrong if the record cannot be written, which the next call tries again."""
         try:
-            place = record_of(self.run)
-            place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self.record.keep_at(place, spent)
+            path = record_of(self.run)
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self.record.keep_at(path, spent)
         except OSError as error:
             self.record = Journal(self.run)
             return (
-                f"no record of what run {self.run} releases can be kept on this machine ({error}): "
-                "if the run's folder is restored from a backup, the steps since then will not be "
-                "counted. Set PSAC_STATE_DIR to a directory that can be written."
+                f"no record of what run {self.run} releases can be written here ({error}): if the "
+                "run's folder is restored from a backup, the steps since then will not be counted. "
+                "Set PSAC_STATE_DIR to a writable directory."
             )
         return None

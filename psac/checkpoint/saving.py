@@ -1,37 +1,34 @@
-"""A private run on disk: everything that is needed to go on, in one file.
+"""A private run in one file, with all that is needed to resume it.
 
     psac.save_checkpoint("run/checkpoint.safetensors", private, scheduler=scheduler)
     ...
     psac.load_checkpoint("run/checkpoint.safetensors", private, scheduler=scheduler)
 
-The file holds model, optimizer, ledger, sampler and whatever else with a `state_dict` is passed:
-tensors as safetensors, all else as JSON in its header, nothing that is executed on loading.
+The file holds model, optimizer, ledger, sampler and any other object with a `state_dict` that is
+passed: tensors as safetensors, the rest as JSON in its header.  Loading executes nothing.
 Guarantees:
 
-- Whole or not at all.  It is written beside, synced and renamed: a kill at any moment leaves the
-  old file or the new one.  A truncated, damaged or edited file is refused (SHA-256 over all of it:
-  against accidents, not against those who can compute one).
-- The ledger is never behind.  Weights and ledger are in the same file.  Steps after it was saved
-  are written down before their gradients are released, in `<path>.journal` and in the user's state
-  directory (`psac.checkpoint.releases`), and count as spent when the run is resumed: what they
-  released may have been seen, and they are not repeated but drawn anew.  This holds for every
-  checkpoint of a run, the last one, the best one, those of all epochs, and for a backup of the
-  whole folder: whichever is loaded, the ledger knows all that the run has released since on this
-  machine.
-- What cannot be known is said.  A secure run that is loaded without its journal or its record, or
-  for which no record can be kept, gives one `PrivacyWarning`, and goes on.
-- The file of a secure run holds no state of any random generator: neither that of noise and
-  sampling, nor torch's, CUDA's, numpy's or Python's.  How far dropout has advanced torch's between
-  two checkpoints would tell how many records were drawn.  Loading it leaves the generators as they
-  are.
+- Complete or absent.  It is written beside, synced and renamed: a kill at any moment leaves the old
+  file or the new one.  A truncated, damaged or edited file is refused, by a SHA-256 of its content:
+  against accidents, not against attackers.
+- The ledger is never behind.  Weights and ledger are in the same file.  Later steps are written
+  down before their gradients are released, in `<path>.journal` and in the user's state directory
+  (`psac.checkpoint.releases`).  They count as spent when the run is resumed: what they released may
+  have been seen, and the resumed run draws other batches.  This holds for every checkpoint of a run
+  and for a backup of the whole folder: whichever is loaded, the ledger counts all that the run has
+  released since on this machine.
+- What is unknown is announced.  Loading a secure run without its journal or its record, or without
+  a place for a record, gives one `PrivacyWarning`.
+- The file of a secure run holds no state of any random generator, whether of noise and sampling or
+  of torch, CUDA, numpy or Python.  How far dropout has advanced torch's between two checkpoints
+  would tell how many records were drawn.  Loading leaves the generators as they are.
 - The file of a seeded run, which is not private, holds them all.  A resumed run repeats the lost
-  steps bit by bit, which releases nothing new: it ends equal to a run that was never interrupted,
-  with the same ledger.
+  steps bit for bit, which releases nothing new: it equals an uninterrupted run, ledger included.
 
 A checkpoint of a secure run is as private as the model in it, with two exceptions.  In the middle
-of an epoch of `BallsInBins` it says who comes in which step: keep it with the data.  And `extra`
-and the states of `others` are written as they are: a loss, a batch size, a running time or the
-state of a generator that you put there is in the file.
+of an epoch of `BallsInBins` it says which records the next steps take: keep it with the data.  And
+`extra` and the states of `others` are written as they are: a loss, a batch size, a running time or
+the state of a generator that you put there is in the file.
 """
 
 from __future__ import annotations
@@ -41,7 +38,6 @@ import json
 import math
 import os
 import random
-import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -53,7 +49,7 @@ from torch import Tensor
 from psac.checkpoint.atomic import write_atomically
 from psac.checkpoint.journal import journal_of, spent_beside
 from psac.checkpoint.releases import Releases, spent_on_record
-from psac.errors import PrivacyWarning
+from psac.errors import warn
 from psac.private import Private
 
 FORMAT, VERSION = "psac checkpoint", 1
@@ -66,7 +62,7 @@ class Stateful(Protocol):
 
 
 class CheckpointError(ValueError):
-    """The file is not a whole checkpoint of this run; nothing was changed."""
+    """The file is not a complete checkpoint of this run; nothing was changed."""
 
 
 def save_checkpoint(
@@ -167,7 +163,7 @@ def load_checkpoint(
 def charge_lost_steps(
     path: Path, private: Private, journal: int | None, record: int | None
 ) -> str | None:
-    """Steps that ran after the save count as spent; returns what cannot be known of them."""
+    """Steps that ran after the save count as spent; returns what is unknown about them."""
     private.charge_lost(max(journal or 0, record or 0), path)
     missing = []
     if journal is None:
@@ -186,7 +182,7 @@ def charge_lost_steps(
 
 
 def write_down_releases(path: Path, private: Private, unknown: str | None = None) -> None:
-    """Every release from here on is written down; one warning says what cannot be known."""
+    """Every release from here on is written down; one warning says what is unknown."""
     releases = private.account.on_release
     if not isinstance(releases, Releases) or releases.run != private.account.id:
         releases = private.account.on_release = Releases(
@@ -198,7 +194,7 @@ def write_down_releases(path: Path, private: Private, unknown: str | None = None
             "Steps may be missing: not every place where releases are written down was there."
         )
         text = " ".join(filter(None, [unknown, fault]))
-        warnings.warn(text, PrivacyWarning, stacklevel=3)
+        warn(text)
 
 
 # ---- One file
@@ -222,8 +218,8 @@ def read(path: Path) -> dict[str, Any]:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
         raise CheckpointError(
-            f"{path} is not a whole checkpoint ({error}). Restore it from a copy, or begin a new "
-            "run in another folder; to delete it does not give back what was spent."
+            f"{path} is not a complete checkpoint ({error}). Restore it from a copy, or start a "
+            "new run in another folder; deleting it does not give back what was spent."
         ) from error
     if header.get("format") != FORMAT:
         raise CheckpointError(f"{path} was not written by psac.save_checkpoint.")
@@ -231,8 +227,8 @@ def read(path: Path) -> dict[str, Any]:
         raise CheckpointError(f"{path} has version {header['version']}; this psac reads {VERSION}.")
     if header.get("sha256") != digest(tensors, header["content"]):
         raise CheckpointError(
-            f"{path} was changed after it was written: its SHA-256 does not fit. Go back to a "
-            "copy; a ledger that was edited vouches for nothing."
+            f"{path} was changed after it was written: its SHA-256 does not match. Restore it from "
+            "a copy; an edited ledger proves nothing."
         )
     return unpacked(json.loads(header["content"]), tensors)
 
@@ -248,48 +244,48 @@ def digest(tensors: dict[str, Tensor], text: str) -> str:
 
 def refuse_other_model(path: Path, saved: Mapping[str, Tensor], own: Mapping[str, Any]) -> None:
     """Before anything is changed."""
-    shapes = {name: list(t.shape) for name, t in own.items() if isinstance(t, Tensor)}
-    found = {name: list(t.shape) for name, t in saved.items()}
-    if shapes != found:
-        wrong = sorted(k for k in shapes.keys() | found.keys() if shapes.get(k) != found.get(k))
+    here = {name: list(t.shape) for name, t in own.items() if isinstance(t, Tensor)}
+    there = {name: list(t.shape) for name, t in saved.items()}
+    if here != there:
+        wrong = sorted(k for k in here.keys() | there.keys() if here.get(k) != there.get(k))
         raise CheckpointError(
-            f"{path} holds another model: {wrong[:5]} differ. Build the model as it was built then."
+            f"{path} holds another model: {wrong[:5]} differ. Build the same model."
         )
 
 
 def refuse_other_optimizer(
     path: Path, content: Mapping[str, Any], own: torch.optim.Optimizer
 ) -> None:
-    """Before anything is changed: torch takes the state of any, and fails in the next step."""
+    """Before anything is changed: torch would accept the state, and fail in the next step."""
     kind = type(own).__name__
     saved = content["optimizer_type"]
     if saved != kind:
         raise CheckpointError(
-            f"{path} was saved with the optimizer {saved} and is loaded into {kind}: make the "
-            "optimizer as it was made then."
+            f"{path} was saved with the optimizer {saved} and is loaded into {kind}: use the same "
+            "optimizer."
         )
 
 
 # ---- Trees of states as JSON and tensors
 
 
-def packed(tree: Any, place: str, tensors: dict[str, Tensor]) -> Any:
-    """The tree as JSON; its tensors go to `tensors` under their places."""
+def packed(tree: Any, name: str, tensors: dict[str, Tensor]) -> Any:
+    """The tree as JSON; its tensors go to `tensors` under their names."""
     if isinstance(tree, Tensor):
-        tensors[place] = tree.detach().cpu().contiguous().clone()
-        return {"tensor": place}
+        tensors[name] = tree.detach().cpu().contiguous().clone()
+        return {"tensor": name}
     if isinstance(tree, Mapping):
         # As pairs: the keys of an optimizer's state are numbers.
-        return {"map": [[k, packed(v, f"{place}/{k}", tensors)] for k, v in tree.items()]}
+        return {"map": [[k, packed(v, f"{name}/{k}", tensors)] for k, v in tree.items()]}
     if isinstance(tree, (list, tuple)):
         kind = "list" if isinstance(tree, list) else "tuple"
-        return {kind: [packed(v, f"{place}/{k}", tensors) for k, v in enumerate(tree)]}
+        return {kind: [packed(v, f"{name}/{k}", tensors) for k, v in enumerate(tree)]}
     if tree is None or isinstance(tree, (bool, int, str)):
         return tree
     if isinstance(tree, float):
         return tree if math.isfinite(tree) else {"float": str(tree)}
     raise TypeError(
-        f"{place or 'the state'} is a {type(tree).__name__}, which cannot be saved without pickle. "
+        f"{name or 'the state'} is a {type(tree).__name__}, which cannot be saved without pickle. "
         "Use tensors, numbers, strings, lists, tuples and dicts."
     )
 
@@ -308,15 +304,15 @@ def unpacked(tree: Any, tensors: Mapping[str, Tensor]) -> Any:
     return items if kind == "list" else tuple(items)
 
 
-# ---- The random generators that models and data sets use; noise and sampling have their own
+# ---- Generators of models and data sets; noise and sampling have their own
 
 
 def random_state() -> dict[str, Any]:
-    name, keys, *place = np.random.get_state(legacy=True)
+    name, keys, *rest = np.random.get_state(legacy=True)
     return {
         "torch": torch.get_rng_state(),
         "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
-        "numpy": (name, np.asarray(keys).tolist(), *place),
+        "numpy": (name, np.asarray(keys).tolist(), *rest),
         "python": random.getstate(),
     }
 

@@ -50,16 +50,16 @@ def _checked_mapping(rules: Mapping[Any, Any]) -> Mapping[Any, Any]:
     return rules
 
 
-def _checked_rule(place: str, rule: Any) -> ClippingRule:
+def _checked_rule(name: str, rule: Any) -> ClippingRule:
     if isinstance(rule, type):
-        raise TypeError(f"{place} is the class {rule.__name__}: call it, {rule.__name__}().")
+        raise TypeError(f"{name} is the class {rule.__name__}: call it, {rule.__name__}().")
     if isinstance(rule, str):
-        raise TypeError(f"{place} is {rule!r}, a text: {_of_text(rule)}")
+        raise TypeError(f"{name} is {rule!r}, a text: {_of_text(rule)}")
     if isinstance(rule, (int, float)):
-        raise TypeError(f"{place} is {rule!r}: for the bound C of DP-SGD pass psac.Abadi({rule}).")
+        raise TypeError(f"{name} is {rule!r}: for the bound C of DP-SGD pass psac.Abadi({rule}).")
     if not isinstance(rule, ClippingRule):
         own = " For a function of your own: psac.Custom(function, bound=1.0)."
-        raise TypeError(f"{place} is {rule!r}: {ALLOWED}{own if callable(rule) else ''}")
+        raise TypeError(f"{name} is {rule!r}: {ALLOWED}{own if callable(rule) else ''}")
     positive(rule, "bound")
     return rule
 

@@ -21,17 +21,16 @@ tensor([1., 0.])
 """
 
 import dataclasses
-import difflib
 import functools
 import inspect
 import math
-import numbers
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
+from psac.checks import number, unknown
 from psac.clipping.own_rules import weights_alone
 
 SHRINK = 1e-6  # In float32, w * g passes the bound by up to 1.3e-7 of it; this is the margin.
@@ -230,11 +229,10 @@ RULES: dict[str, Callable[..., ClippingRule]] = {
 def get(name: str, **settings: float) -> ClippingRule:
     """The rule called `name` in `RULES`, with these settings: `get("psac", r=0.1)`."""
     if name not in RULES:
-        raise ValueError(_unknown("clip rule", name, RULES))
+        raise ValueError(unknown("clip rule", name, RULES))
     known = inspect.signature(RULES[name]).parameters
-    for setting in settings:
-        if setting not in known:
-            raise ValueError(_unknown(f"{name} setting", setting, known))
+    for setting in sorted(settings.keys() - known.keys()):
+        raise ValueError(unknown(f"{name} setting", setting, known))
     return RULES[name](**settings)
 
 
@@ -255,8 +253,8 @@ def safe_weights(rule: ClippingRule, norms: Tensor) -> Tensor:
     (norms,) = _tensors(norms)
     # A sum is one number to look at; it may overflow where all norms are finite, which is no harm.
     finite = None if math.isfinite(float(norms.sum())) else norms.isfinite()
-    given = norms if finite is None else torch.where(finite, norms, 1.0)
-    weights = _sensible(rule, given)
+    usable = norms if finite is None else torch.where(finite, norms, 1.0)
+    weights = _sensible(rule, usable)
     if finite is not None:
         weights = torch.where(finite, weights, 0.0)
     safe = weights.minimum(_largest(bound, norms))
@@ -315,9 +313,9 @@ def _setting(value: float, dtype: torch.dtype, device: torch.device) -> Tensor:
 def _matching(norms: Tensor, weights: object, rule: ClippingRule) -> Tensor:
     """The weights in the norms' dtype and device, once they are known to have their shape."""
     if not isinstance(weights, Tensor) or weights.shape != norms.shape:
-        given = f"shape {tuple(weights.shape)}" if isinstance(weights, Tensor) else repr(weights)
+        shape = f"shape {tuple(weights.shape)}" if isinstance(weights, Tensor) else repr(weights)
         raise ValueError(
-            f"{rule!r} turns norms of shape {tuple(norms.shape)} into weights of {given}. "
+            f"{rule!r} turns norms of shape {tuple(norms.shape)} into weights of {shape}. "
             "Return a tensor with one weight for each norm."
         )
     return weights.to(norms)
@@ -340,19 +338,5 @@ def _settle(rule: object, *names: str) -> None:
 
 
 def positive(rule: object, name: str) -> float:
-    """The setting, which must be a finite number above 0."""
-    value = getattr(rule, name)
-    given = f"{type(rule).__name__} was given {name}={value!r}"
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise TypeError(f"{given}; {name} must be a number. {_ADVICE[name]}")
-    if not 0 < float(value) < math.inf:
-        raise ValueError(f"{given}; {name} must be finite and above 0. {_ADVICE[name]}")
-    return float(value)
-
-
-def _unknown(what: str, name: str, known: Iterable[str]) -> str:
-    """The message for a name that is not known, with the nearest one that is."""
-    known = sorted(known)
-    close = difflib.get_close_matches(str(name).lower(), known, n=1)
-    hint = f" Did you mean '{close[0]}'?" if close else ""
-    return f"{what} '{name}' is unknown. Known: {', '.join(known)}.{hint}"
+    """The setting of a rule, which must be a finite number above 0."""
+    return number(f"{name} of {type(rule).__name__}", getattr(rule, name), advice=_ADVICE[name])

@@ -1,18 +1,17 @@
 """The user's data as a `DataLoader` over our batches.
 
-`dataset_of` finds the records: anything with a length whose records can be reached by number, which
-every sampling scheme needs.  `loader_over` reads them as the user's own `DataLoader` would: its
-dataset, `collate_fn`, workers and pinning are kept, and only the batches are ours.  Guarantees:
+`dataset_of` finds the records: anything with a length whose records can be read by number, which
+every sampling scheme needs.  `loader_over` reads them as the user's own `DataLoader` would, with
+its dataset, `collate_fn`, workers and pinning; only the batches are ours.  Guarantees:
 
-- Batch k of the loader is entry k of `batch_sampler`, whole and in order, so that each draw meets
-  its own step.
-- A `DataLoader` that asks for a sampling of its own (weighted, partial, distributed, by batch) is
-  refused, not overruled: the user would believe in chances that are not those accounted.  Its
-  batch_size, shuffle and drop_last play no part.
+- Batch k of the loader is entry k of `batch_sampler`, whole and in order.
+- A `DataLoader` that asks for its own sampling (weighted, partial, distributed, by batch) is
+  refused: records would not be drawn with the probability that is accounted.  Its batch_size,
+  shuffle and drop_last are ignored.
 
-A record is protected by its number: of one that the dataset holds twice, each copy is.  So a
+A record is a number: of one that the dataset holds twice, each copy is protected by itself.  So a
 `Subset` or a `ConcatDataset`, however nested, that reaches a record in two ways is refused; copies
-within a dataset are not seen.  Left to others: that record i depends on no other record (no
+within a dataset are not detected.  Left to others: that record i depends on no other record (no
 vocabulary or mean of the private data inside the dataset), and the draws (`psac.sampling`).
 
 >>> import torch
@@ -46,7 +45,7 @@ class Records(Protocol):
     def __getitem__(self, number: int, /) -> Any: ...
 
 
-KEPT = (
+LOADER_SETTINGS = (
     "num_workers",
     "collate_fn",
     "pin_memory",
@@ -69,8 +68,9 @@ def loader_over(data: Any, batch_sampler: Iterable[list[int]]) -> DataLoader:
     generator function, and do not take what it has yielded for what was trained on.
     """
     records: Any = dataset_of(data)
-    kept = {name: getattr(data, name) for name in KEPT} if isinstance(data, DataLoader) else {}
-    return DataLoader(records, batch_sampler=batch_sampler, **kept)
+    names = LOADER_SETTINGS if isinstance(data, DataLoader) else ()
+    settings = {name: getattr(data, name) for name in names}
+    return DataLoader(records, batch_sampler=batch_sampler, **settings)
 
 
 def dataset_of(data: Any) -> Records:
@@ -83,19 +83,20 @@ def dataset_of(data: Any) -> Records:
 
 
 def _checked_records(data: Any) -> Records:
-    given = f"data is a {type(data).__name__}"
-    _refuse_what_is_not_a_dataset(data, given)
+    kind = f"data is a {type(data).__name__}"
+    if fault := _no_records(data):
+        raise TypeError(f"{kind}{fault}")
     try:
         length = len(data)
     except (TypeError, NotImplementedError) as error:
         raise TypeError(
-            f"{given} without a length, so there is no sampling rate. {_STORE}"
+            f"{kind} without a length, so there is no sampling rate. {_STORE}"
         ) from error
     if length == 0:
-        raise ValueError(f"{given} without records: there is nothing to train on.")
+        raise ValueError(f"{kind} without records: there is nothing to train on.")
     if isinstance(data, (Subset, ConcatDataset)) and _repeats(data, length):
         raise ValueError(
-            f"{given} that repeats records: one that comes k times is drawn k times as often as is "
+            f"{kind} that repeats records: one that comes k times is drawn k times as often as is "
             "accounted. List each once; weigh the loss of a sample instead."
         )
     return data
@@ -103,11 +104,10 @@ def _checked_records(data: Any) -> Records:
 
 def _repeats(data: Any, length: int) -> bool:
     """Whether two of its numbers lead to the same record."""
-    found: defaultdict[Hashable, list[np.ndarray]] = defaultdict(list)
+    by_source: defaultdict[Hashable, list[np.ndarray]] = defaultdict(list)
     for source, numbers in _sources(data, np.arange(length)):
-        found[_identity(source)].append(numbers)
-    whole = (np.concatenate(parts) for parts in found.values())
-    return any(len(np.unique(numbers)) < len(numbers) for numbers in whole)
+        by_source[_identity(source)].append(numbers)
+    return any(len(np.unique(k)) < len(k) for k in map(np.concatenate, by_source.values()))
 
 
 def _sources(data: Any, numbers: np.ndarray) -> Iterator[tuple[Any, np.ndarray]]:
@@ -119,15 +119,15 @@ def _sources(data: Any, numbers: np.ndarray) -> Iterator[tuple[Any, np.ndarray]]
         yield from _sources(data.dataset, np.where(inner < 0, inner + size, inner))
     elif isinstance(data, ConcatDataset):
         ends = np.array(data.cumulative_sizes)
-        place = np.searchsorted(ends, numbers, side="right")
+        part_of = np.searchsorted(ends, numbers, side="right")
         for k, part in enumerate(data.datasets):
-            yield from _sources(part, numbers[place == k] - (ends[k - 1] if k else 0))
+            yield from _sources(part, numbers[part_of == k] - (ends[k - 1] if k else 0))
     else:
         yield data, numbers
 
 
 def _identity(source: Any) -> Hashable:
-    """Equal for two views of the same tensors, also."""
+    """Equal for two views of the same tensors, too."""
     tensors = source.tensors if isinstance(source, TensorDataset) else (source,)
     if all(isinstance(t, Tensor) and t.layout is torch.strided for t in tensors):
         return tuple((t.data_ptr(), t.shape, t.stride(), t.dtype) for t in tensors)
@@ -137,35 +137,36 @@ def _identity(source: Any) -> Hashable:
 _STORE = "Store the records where any can be read by its number: a list, a tensor or a Dataset."
 
 
-def _refuse_what_is_not_a_dataset(data: Any, given: str) -> None:
+def _no_records(data: Any) -> str | None:
+    """Why there are no numbered records, and what to do; None if there may be."""
     if isinstance(data, IterableDataset):
-        raise TypeError(
-            f"{given}, which gives its records in an order of its own, but a step must be able to "
-            f"reach any record by its number. {_STORE}"
+        return (
+            ", which gives its records in an order of its own, but a step must be able to reach "
+            f"any record by its number. {_STORE}"
         )
     if isinstance(data, Mapping):
-        raise TypeError(
-            f"{given} with the keys {', '.join(map(repr, list(data)[:5]))}. If they are splits, "
-            "pass one, such as data['train']; if they are columns, pass TensorDataset("
-            "*data.values()), or a list with one dict for each record."
+        return (
+            f" with the keys {', '.join(map(repr, list(data)[:5]))}. If they are splits, pass one, "
+            "such as data['train']; if they are columns, pass TensorDataset(*data.values()), or a "
+            "list with one dict for each record."
         )
     if isinstance(data, tuple):
-        raise TypeError(
-            f"{given}, which could be one record or several columns. Pass TensorDataset(*data) for "
-            "columns such as (inputs, labels), or list(data) for records."
+        return (
+            ", which could be one record or several columns. Pass TensorDataset(*data) for columns "
+            "such as (inputs, labels), or list(data) for records."
         )
     if hasattr(data, "iloc"):
-        raise TypeError(
-            f"{given}, where [0] is a column or a label. Pass data.to_dict('records') or a "
-            "TensorDataset of its columns."
+        return (
+            ", where [0] is a column or a label. Pass data.to_dict('records') or a TensorDataset "
+            "of its columns."
         )
     if isinstance(data, (str, bytes)) or not hasattr(type(data), "__getitem__"):
-        raise TypeError(f"{given}, which has no numbered records. {_STORE}")
+        return f", which has no numbered records. {_STORE}"
+    return None
 
 
 def _check_loader(loader: DataLoader, num_records: int) -> None:
-    fault = _fault(loader, num_records)
-    if fault:
+    if fault := _fault(loader, num_records):
         raise ValueError(
             f"data is a {type(loader).__name__} with {fault}. Which records enter a step, and with "
             "what chance, is decided by the sampling that is accounted. Pass a DataLoader(dataset, "
@@ -174,7 +175,7 @@ def _check_loader(loader: DataLoader, num_records: int) -> None:
 
 
 def _fault(loader: DataLoader, num_records: int) -> str | None:
-    """What would be lost, or make the chances other than those accounted, if anything."""
+    """What would be ignored, or would draw otherwise than is accounted; None if nothing."""
     sampler: Any = loader.sampler
     if type(loader).__iter__ is not DataLoader.__iter__:
         return "an __iter__ of its own"
@@ -194,9 +195,10 @@ def _fault(loader: DataLoader, num_records: int) -> str | None:
 
 
 def released_with(data: Any) -> list[Any]:
-    """The ledgers of what was released of these records before, which `psac.data` hangs on them.
+    """Ledgers of what was released of these records before.
 
-    On a data set, and on its tensors: whoever takes those for a data set of his own has it as well.
+    `psac.data` attaches them to a data set and to its tensors, so that a data set built from those
+    tensors has them, too.
     """
     source = data.dataset if isinstance(data, DataLoader) else data
     if isinstance(source, Subset):
@@ -204,12 +206,12 @@ def released_with(data: Any) -> list[Any]:
     if isinstance(source, ConcatDataset):
         return [ledger for part in source.datasets for ledger in released_with(part)]
     carriers = [source, *tensors_of(source)]
-    found = [getattr(carrier, "released", None) for carrier in carriers]
-    return list({id(ledger): ledger for ledger in found if ledger is not None}.values())
+    ledgers = [getattr(carrier, "released", None) for carrier in carriers]
+    return list({id(ledger): ledger for ledger in ledgers if ledger is not None}.values())
 
 
 def tensors_of(data: Any) -> list[Tensor]:
-    """Tensors that hold the records themselves, where that can be seen."""
+    """The tensors that hold the records, where they can be seen."""
     source = data.dataset if isinstance(data, DataLoader) else data
     if isinstance(source, Subset):
         return tensors_of(source.dataset)

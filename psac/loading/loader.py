@@ -1,8 +1,8 @@
 """The batches of a private run: drawn by the private sampler, handed out one by one.
 
 Guarantees: a physical batch is announced to the run before it is handed out, and the last one of
-a logical batch releases the step; what workers fetch ahead of training is forgotten when a pass is
-given up, so that the sampler is saved as of the last step that was released.
+a logical batch releases the step; batches that workers have fetched ahead are dropped when a pass
+ends early, so the sampler is saved as of the last released step.
 """
 
 from __future__ import annotations
@@ -17,15 +17,16 @@ from torch.utils.data import DataLoader, default_collate
 
 from psac import sampling
 from psac.accounting import Ledger
+from psac.checks import positive
 from psac.errors import PrivacyError
 from psac.loading.collation import ByLength, Collated, ProbingCollate
 from psac.loading.dataset import loader_over
-from psac.plan import Plan, positive
+from psac.plan import Plan
 from psac.sampling import Sampler
 
 
 class Run(Protocol):
-    """Whom the batches are for: told of each before it is handed out, and of empty draws."""
+    """What a loader needs of the run that it draws for."""
 
     @property
     def plan(self) -> Plan: ...
@@ -45,7 +46,7 @@ class Loader:
     """Batches as the private sampler draws them; iterate it as a DataLoader.
 
     One pass is one epoch: num_records / expected_batch_size logical steps on average, each of one
-    or more physical batches.  An empty draw is a step of noise alone, which is taken in here.
+    or more physical batches.  For an empty draw, the loader takes a noise-only step itself.
     """
 
     def __init__(
@@ -59,8 +60,8 @@ class Loader:
         if physical_batch_size is not None:
             positive("physical_batch_size", physical_batch_size)
         self._private, self._sampler, self._largest = private, sampler, physical_batch_size
-        self._ahead = copy.copy(sampler)  # draws ahead of training where workers fetch ahead
-        self._next = sampler  # as of after the step that is out
+        self._ahead = copy.copy(sampler)  # draws ahead of training, for workers
+        self._next = sampler  # as it is after the step in progress
         self._drawn: deque[tuple[list[int], Sampler]] = deque()  # sizes of a step, sampler after it
         self._indices: deque[list[int]] = deque()
         self._left = 0  # steps of this pass that are not drawn yet
@@ -80,7 +81,7 @@ class Loader:
         return self._data.dataset
 
     def __len__(self) -> int:
-        """Logical steps of the present epoch."""
+        """Number of logical steps in the current epoch."""
         return len(self._private.plan.steps_of_epoch_with(self._private.steps_taken))
 
     def __iter__(self) -> Iterator[Any]:
@@ -116,9 +117,9 @@ class Loader:
         return [(collated, None)]
 
     def _reseeded(self) -> DataLoader:
-        """The DataLoader, whose workers draw from a stream that belongs to this step.
+        """The DataLoader, whose workers draw from a stream of this step.
 
-        Else it would draw from torch's own generator, and a resumed run would differ.
+        With torch's own generator a resumed run would differ.
         """
         if self._workers is not None:
             stream = self._sampler.generator.spawn(f"workers {self._private.steps_taken}")
@@ -152,15 +153,17 @@ class Loader:
 
     def _check(self, own_pass: int) -> None:
         if self._pass != own_pass:
-            raise PrivacyError("another pass over private.loader has begun; this one is void.")
+            raise PrivacyError(
+                "a new pass over private.loader has begun, so this one cannot continue."
+            )
         self._private.refuse_left_out()
 
     def advance(self) -> None:
-        """The step that is out was released."""
+        """The step in progress was released."""
         self._sampler = self._next
 
     def skip(self, steps: int, bins: int) -> int:
-        """Draws and forgets steps, to the end of an epoch if they pass one; returns how many."""
+        """Skips steps, up to the end of an epoch if they reach one; returns how many."""
         start = self._sampler.steps_drawn
         end = start + steps
         if end // bins > start // bins:
@@ -177,7 +180,7 @@ class Loader:
 
 
 def is_trusted(collate: Any) -> bool:
-    """Whether it is known to keep records apart: torch's default, and psac's own."""
+    """Whether it is known to keep records apart: torch's default and those of psac."""
     return collate is default_collate or getattr(collate, "__module__", "").startswith("psac.")
 
 

@@ -26,29 +26,23 @@ _CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 def on_all(work: Callable[[], None], threads: int) -> None:
     """Calls `work` once on each of so many threads; raises what any of them raised."""
-    start, errors, ended = None if _forked else _openmp(), [], []
+    errors, ended = [], []
 
-    def guarded(_: object = None) -> None:
+    def guarded(_: object) -> None:
         try:
             work()
         except BaseException as error:  # noqa: BLE001  # a callback cannot raise
             errors.append(error)
         ended.append(1)
 
-    if threads == 1 or start is None:
-        futures = [_pool().submit(guarded) for _ in range(threads - 1)]
-        guarded()
-        for future in futures:
-            future.result()
-    else:
-        start(_CALLBACK(guarded), None, threads, 0)
+    call_on_all(_CALLBACK(guarded), 0, threads)
     # The runtime may give fewer threads than asked; whoever came has done the work of all.
     if errors or not ended:
         raise errors[0] if errors else RuntimeError("no thread ran")
 
 
 def call_on_all(function: Callable[[int], None], argument: int, threads: int) -> None:
-    """Calls a compiled function (made by `compiled_function`) with an address on so many threads.
+    """Calls a function of C (`compiled_function`) with an address on so many threads.
 
     It has to share out the work by itself; no thread needs the interpreter.
     """

@@ -26,6 +26,7 @@ Left to others: the sensitivity and std, calling this once per logical step, sid
 time.  NaN stays NaN (the engine drops such samples); an entry beyond 2^22 std, with std rounded
 down to a power of two, is clamped to that, which never raises the sensitivity.
 
+>>> from psac.noise.generators import SecureGenerator
 >>> total = torch.zeros(3)
 >>> add_noise_([total], std=1.0, generator=SecureGenerator())
 >>> torch.equal(total, torch.round(total / grid(1.0)) * grid(1.0))
@@ -39,22 +40,8 @@ import torch
 from torch import Tensor
 
 from psac.noise import loops
-from psac.noise.generators import (
-    InsecureNoiseWarning,
-    NoiseGenerator,
-    SecureGenerator,
-    SeededGenerator,
-)
+from psac.noise.generators import NoiseGenerator, refuse_other_generators
 from psac.noise.loops import CHUNK, Law, Piece, Streams
-
-__all__ = [
-    "InsecureNoiseWarning",
-    "NoiseGenerator",
-    "SecureGenerator",
-    "SeededGenerator",
-    "add_noise_",
-    "grid",
-]
 
 GRID_BITS = 28
 SMALLEST_STD, LARGEST_STD = 1e-30, 1e30
@@ -122,10 +109,7 @@ def _check(
         )
     if not math.isfinite(scale):
         raise ValueError(f"scale is {scale}: it must be finite, such as 1 / expected_batch_size.")
-    if not isinstance(generator, NoiseGenerator):
-        raise TypeError(
-            f"generator is {generator!r}: pass SecureGenerator() or SeededGenerator(0)."
-        )
+    refuse_other_generators(generator)
     if targets is not sources and [t.shape for t in sources] != [t.shape for t in targets]:
         raise ValueError("`out` must have one tensor of the same shape for each of `tensors`.")
     for tensor in sources if targets is sources else (*sources, *targets):

@@ -13,10 +13,11 @@ import copy
 import hashlib
 import operator
 import os
-import warnings
 from typing import Any, ClassVar, NoReturn
 
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+
+from psac.errors import warn
 
 
 class InsecureNoiseWarning(UserWarning):
@@ -89,15 +90,14 @@ class SeededGenerator(NoiseGenerator):
             number = operator.index(seed)
         except TypeError as error:
             raise TypeError(f"seed is {seed!r}: it must be an integer, or None.") from error
-        warnings.warn(
+        warn(
             f"SeededGenerator({seed}) is reproducible: whoever knows the seed can subtract the "
             "noise, so the run is not private. Use SecureGenerator() for a run that is.",
             InsecureNoiseWarning,
-            stacklevel=2,
         )
-        self._place(number, (), 0)
+        self._set(number, (), 0)
 
-    def _place(self, seed: int, names: tuple[str, ...], counter: int) -> None:
+    def _set(self, seed: int, names: tuple[str, ...], counter: int) -> None:
         self.seed, self.names, self.counter = seed, names, counter
         text = repr((seed, names)).encode()
         self._key = hashlib.blake2b(text, digest_size=16, person=b"psac").digest()
@@ -108,7 +108,7 @@ class SeededGenerator(NoiseGenerator):
 
     def spawn(self, name: str) -> "SeededGenerator":
         child = copy.copy(self)
-        child._place(self.seed, (*self.names, str(name)), 0)
+        child._set(self.seed, (*self.names, str(name)), 0)
         return child
 
     def state_dict(self) -> dict[str, Any]:
@@ -120,7 +120,14 @@ class SeededGenerator(NoiseGenerator):
                 f"this state belongs to the stream {list(state['names'])}, not to "
                 f"{list(self.names)}: two purposes would share one stream. Load it into its own."
             )
-        self._place(state["seed"], self.names, state["counter"])
+        self._set(state["seed"], self.names, state["counter"])
+
+
+def refuse_other_generators(generator: object) -> None:
+    if not isinstance(generator, NoiseGenerator):
+        raise TypeError(
+            f"generator is {generator!r}: pass SecureGenerator() or SeededGenerator(0)."
+        )
 
 
 PADDING = 16  # What `update_into` wants to have as room beyond the data.

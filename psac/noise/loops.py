@@ -11,7 +11,7 @@ import functools
 import math
 import pathlib
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -48,30 +48,12 @@ class Law(NamedTuple):
     scale: float
 
 
-class Loops(Protocol):
-    """out = scale * (round(sums, clamped to 2^50 grid) + round(noise)).
-
-    `round` goes to the grid; sums and out are contiguous, both of float32 or both of float64.
-    """
-
-    def add_noise(
-        self,
-        streams: Streams,
-        pieces: Sequence[Piece],
-        sums: Sequence[Tensor],
-        out: Sequence[Tensor],
-        law: Law,
-    ) -> None:
-        """For all entries of all pieces, on as many threads as torch has."""
-        ...
-
-    def add_words(self, words: Tensor, sums: Tensor, out: Tensor, law: Law) -> None:
-        """For a flat tensor, from given words: whole blocks, at least as many as entries."""
-        ...
-
-
 class TorchLoops:
-    """The definition, and what runs where there is no compiler."""
+    """The definition, and what runs where there is no compiler.
+
+    out = scale * (round(sums, clamped to 2^50 grid) + round(noise)), where `round` goes to the
+    grid; sums and out are contiguous, both of float32 or both of float64.
+    """
 
     def __init__(self) -> None:
         self._scratch = torch.empty(3, CHUNK, dtype=torch.float64)  # Allocating is slow.
@@ -84,6 +66,7 @@ class TorchLoops:
         out: Sequence[Tensor],
         law: Law,
     ) -> None:
+        """For all entries of all pieces, on as many threads as torch has."""
         stream = _Stream(pieces)
         for nonce, (tensor, start, stop) in enumerate(pieces, streams.first_nonce):
             words = stream.words(streams.key, nonce, stop - start)
@@ -91,6 +74,7 @@ class TorchLoops:
             self.add_words(words, addends, sinks, law)
 
     def add_words(self, words: Tensor, sums: Tensor, out: Tensor, law: Law) -> None:
+        """For a flat tensor, from given words: whole blocks, at least as many as entries."""
         noise = self.gaussians(words, law.std)[: len(sums)]
         # Beside the anchor, float64 has no finer digits than the grid: this rounds both.
         anchor, limit = 1.5 * 2.0**52 * law.grid, 2.0**50 * law.grid
@@ -165,6 +149,9 @@ class CompiledLoops:
         self._add_words(rows.buffer_info()[0], words.data_ptr(), _Law(*law))
 
 
+Loops = TorchLoops | CompiledLoops
+
+
 class _Law(ctypes.Structure):
     _fields_ = [(name, ctypes.c_double) for name in Law._fields]
 
@@ -227,7 +214,7 @@ def compiled() -> CompiledLoops | None:
     return loops if _agree(loops, TorchLoops()) else None
 
 
-def _agree(loops: Loops, definition: Loops) -> bool:
+def _agree(loops: Loops, definition: TorchLoops) -> bool:
     """Guards against compilers that reorder arithmetic unasked, which would undo the rounding."""
     streams, pieces = Streams(bytes(range(16)), 2**40), [Piece(0, 0, 300), Piece(0, 300, 40_001)]
     sums = torch.linspace(-9.0, 9.0, 40_001, dtype=torch.float64)

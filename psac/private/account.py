@@ -16,8 +16,9 @@ from collections.abc import Callable, Sequence
 from torch import nn
 
 from psac.accounting import Ledger
+from psac.checks import positive
 from psac.errors import warn
-from psac.plan import Plan, positive
+from psac.plan import Plan
 
 # By module and run: what this process has spent. A later run on a module has its own ledger.
 trained: weakref.WeakKeyDictionary[nn.Module, dict[str, Ledger]] = weakref.WeakKeyDictionary()

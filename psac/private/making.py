@@ -15,7 +15,7 @@ from psac.clipping import choice
 from psac.clipping.rules import PSAC
 from psac.loading.dataset import dataset_of, released_with
 from psac.noise.generators import SecureGenerator, SeededGenerator
-from psac.plan import planned
+from psac.plan import plan_run
 from psac.private.run import Clipping, Private
 from psac.sampling import Poisson, Sampling
 
@@ -90,7 +90,7 @@ def make_private(
     records = dataset_of(dataset)
     scheme = Poisson() if sampling is None else sampling
     released_before = _released_before(dataset, scheme)
-    plan = planned(
+    plan = plan_run(
         num_records=len(records),
         expected_batch_size=_batch_size(dataset, batch_size),
         scheme=scheme,

@@ -34,6 +34,7 @@ import torch
 from torch import Tensor, nn
 
 from psac.accounting import Ledger
+from psac.checks import positive
 from psac.clipping.rules import AdaptivePSAC, ClippingRule
 from psac.errors import PrivacyError
 from psac.gradients import ClippedSum, Evaluator, Sensitive
@@ -46,11 +47,12 @@ from psac.loading.dataset import tensors_of
 from psac.loading.loader import Loader
 from psac.noise.gaussian import add_noise_
 from psac.noise.generators import NoiseGenerator
-from psac.plan import Plan, positive
+from psac.plan import Plan
 from psac.private import resume
 from psac.private.account import Account
 from psac.private.guard import Guard, Handed
 from psac.private.scale import LearnedScale
+from psac.sampling import Sampler
 
 Clipping = ClippingRule | AdaptivePSAC | Mapping[str, ClippingRule]
 
@@ -97,10 +99,8 @@ class Private:
         self.account = Account(plan, ledger, self.guard.trainable_modules())
         self.evaluator.outside.protect(tensors_of(data))
         self.evaluator.on_warning = lambda sentence: self.ledger.note_warning(sentence)
-        sampler = plan.sampling.sampler(
-            num_records=plan.num_records,
-            expected_batch_size=plan.expected_batch_size,
-            generator=generator.spawn("sampling"),
+        sampler = Sampler(
+            plan.sampling, plan.num_records, plan.expected_batch_size, generator.spawn("sampling")
         )
         self.loader = Loader(self, data, sampler, physical_batch_size, lengths)
         self._handed: Handed | None = None  # the batch that awaits its step

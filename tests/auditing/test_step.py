@@ -156,5 +156,5 @@ def test_a_sampled_run_with_too_little_noise_is_found_out(monkeypatch):
 
 
 def test_a_sampling_rate_above_one_is_refused():
-    with pytest.raises(ValueError, match="above 0 and at most 1"):
+    with pytest.raises(ValueError, match=r"sampling_rate is 1.5: allowed is \(0, 1\]"):
         psac.audit(sampling_rate=1.5)

@@ -15,9 +15,9 @@ from rich.table import Table
 
 import psac
 from psac.accounting.pricing import quietly
-from psac.accounting.schemes import REFUSED
 from psac.app.cli.budget import Budget
 from psac.app.reporting import numerals
+from psac.sampling import REFUSED
 
 METHODS = {
     ("poisson", "add-or-remove-one"): "the subsampled Gaussian itself, arXiv:2106.08567",

@@ -1,18 +1,15 @@
 """Batches of one public length: a record's padded shape is a function of the record alone.
 
 A `collate_fn` that pads to the longest record of a batch gives each record a length that comes from
-the others.  `ByLength` pads each record to the least of some public lengths that is enough for it,
-and makes one batch of the records of each length.
-
-Left to others: `IsolatedCollate` watches the `collate_fn`; the model and the loss must not mix the
-records of a batch.
+the others.  `ByLength` pads each record to the smallest public length that holds it, and makes one
+batch of the records of each length.
 
 >>> import torch
 >>> from torch.nn.utils.rnn import pad_sequence
 >>> def collate(rows):
 ...     return pad_sequence(rows, batch_first=True, padding_value=-1)
 >>> rows = [torch.tensor([1, 2, 3]), torch.tensor([4]), torch.tensor([5, 6])]
->>> for batch in by_length(rows, collate, (2, 4)):
+>>> for batch in ByLength(collate, (2, 4))(rows):
 ...     print(batch.tolist())
 [[4, -1], [5, 6]]
 [[1, 2, 3, -1]]
@@ -41,30 +38,25 @@ Collate = Callable[[list[Any]], Any]
 UNFIT = (ArithmeticError, AssertionError, LookupError, RuntimeError, TypeError, ValueError)
 
 
-def by_length(samples: Sequence[Any], collate_fn: Collate, lengths: Sequence[int]) -> list[Any]:
-    """One list of samples, as `ByLength(collate_fn, lengths)` makes batches of it."""
-    return ByLength(collate_fn, lengths)(samples)
-
-
 class ByLength:
     """Makes batches of the records of each length, each padded to exactly that length.
 
     A record's length is its largest size, collated alone, along the axes that vary (such as axis 1
-    of `input_ids`); it goes to the batch of the least of `lengths` that is not below it.  Each
-    record is collated alone and then padded, so that its part of a batch, shape and values, depends
-    on no other record.  Every sample is in one batch, once; batches come by length, and samples
-    within them in the order in which they were given.  Samples are not changed.
+    of `input_ids`); it goes to the batch of the smallest of `lengths` that holds it.  Each record
+    is collated alone and then padded, so its part of a batch, shape and values, depends on no other
+    record.  Every sample is in one batch, once; batches come by length, and samples within them in
+    their original order.  Samples are not changed.
 
-    Which axes vary, and the constant that pads a leaf, is asked of `collate_fn` once: it gets the
-    first record together with longer and shorter copies of it, in which tensors, arrays, strings
-    and lists of numbers are repeated or cut.  What this does not show is learned from the first
-    list, if its records differ in it.  An axis that turns out to vary only in a later list raises
-    `PrivacyError`, for records went out unpadded.  What was learned stays with the object, which
-    can be pickled; asking leaves the random generators as they were.
+    Which axes vary, and the constant that pads a leaf, is learned from `collate_fn` once: it gets
+    the first record together with longer and shorter copies of it, in which tensors, arrays,
+    strings and lists of numbers are repeated or cut.  What this does not show is learned from the
+    first list, if its records differ in it.  An axis that varies only in a later list raises
+    `PrivacyError`, for records went out unpadded.  The object keeps what it has learned, and can be
+    pickled; learning leaves the random generators as they were.
 
-    A record longer than all `lengths` and a leaf that `collate_fn` does not pad raise `ValueError`,
-    and a leaf that it does not pad by one constant `PrivacyError`: no value is made up.  Decoder
-    inputs, which are labels shifted by one, are padded right behind the record too.
+    A record longer than all `lengths` and a leaf that `collate_fn` does not pad raise `ValueError`;
+    a leaf that it does not pad by one constant raises `PrivacyError`.  Decoder inputs, which are
+    labels shifted by one, are padded right behind the record as well.
     """
 
     def __init__(self, collate_fn: Collate, lengths: Sequence[int]) -> None:
@@ -146,14 +138,14 @@ class ByLength:
 
     def _ask_with_copies(self, sample: Any) -> None:
         """Sequences of one length may belong together (ids and their mask), or not."""
-        for places in _places_by_length(sample):
-            if not self._try(sample, places):
-                for place in places:
-                    self._try(sample, {place})
+        for positions in _positions_by_length(sample):
+            if not self._try(sample, positions):
+                for position in positions:
+                    self._try(sample, {position})
 
-    def _try(self, sample: Any, places: set[int]) -> bool:
+    def _try(self, sample: Any, positions: set[int]) -> bool:
         """Whether copies that are longer or shorter there can be collated with the sample."""
-        longer, shorter = (_resized(sample, places, resize) for resize in (_repeated, _cut))
+        longer, shorter = (_resized(sample, positions, resize) for resize in (_repeated, _cut))
         return any([self._ask(sample, longer), self._ask(shorter, sample)])
 
     def _ask_with_others(self, samples: Sequence[Any], records: list[Leaves]) -> None:
@@ -204,16 +196,16 @@ class ByLength:
             self._padding[name] = values[:1].clone()
 
 
-def _places_by_length(sample: Any) -> list[set[int]]:
+def _positions_by_length(sample: Any) -> list[set[int]]:
     """The sequences of a sample by their numbers, those of one length together."""
     lengths: list[int] = []
     _map_sequences(sample, lambda sequence: lengths.append(len(sequence)))
     return [{k for k, n in enumerate(lengths) if n == length} for length in sorted(set(lengths))]
 
 
-def _resized(sample: Any, places: set[int], resize: Callable[[Any], Any]) -> Any:
+def _resized(sample: Any, positions: set[int], resize: Callable[[Any], Any]) -> Any:
     numbers = itertools.count()
-    return _map_sequences(sample, lambda item: resize(item) if next(numbers) in places else item)
+    return _map_sequences(sample, lambda item: resize(item) if next(numbers) in positions else item)
 
 
 def _repeated(sequence: Any) -> Any:

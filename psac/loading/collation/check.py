@@ -1,7 +1,7 @@
-"""Tests whether a `collate_fn` keeps records apart; `IsolatedCollate` says when they are made.
+"""Whether a `collate_fn` keeps records apart; `IsolatedCollate` decides when to check.
 
-`Check` states what is tested.  It is a test, not a proof: it can miss a dependence that few records
-show, and, within a leaf of random numbers, an effect of place or length below their noise.
+`Check` states what is checked.  It can miss a dependence that few records show, and, within a leaf
+of random numbers, an effect of position or length below their noise.
 """
 
 from __future__ import annotations
@@ -37,26 +37,26 @@ CONFIRMATIONS = 16
 
 
 class Check:
-    """One check of one batch: returns if no record was seen to change another.
+    """One check of one batch; raises `NotIsolated` if a record changes another.
 
-    The first, the last and a third record, chosen in secret, are tested:
+    The first, the last and a secret third record are checked:
 
     - The record's part of the batch equals the record collated alone, bit for bit (NaN equals
       NaN).  Padding may follow along later axes: one constant per leaf, the same in every batch.
       The place right behind the record may differ: labels shifted to be decoder inputs reach it.
     - Padding does not change when the other records of the batch do.
 
-    A `collate_fn` that draws random numbers cannot be compared with the record alone.  If it moved
-    one of `generators`, up to 16 records of the batch are used, and:
+    With a `collate_fn` that draws random numbers, which shows in one of `generators`, a record in
+    the batch and alone need not be equal.  Then up to 16 records of the batch are used, and:
 
     - The record does not change when the others are replaced by copies of one record, while the
       lengths and the random numbers stay the same.  Lists that draw different amounts of numbers
-      are not held against it.
-    - No entry of the record is distributed far otherwise than that entry of the record alone, in 64
-      draws of each.  Entries that are not random are so compared exactly.
+      are not compared.
+    - No entry of the record has a distribution far from that of the record alone, in 64 draws of
+      each.  Entries that are not random are thereby compared exactly.
 
-    `padding` holds the constants by leaf, and is filled.  `pads` becomes true if a tested record
-    was longer in the batch than alone.
+    `padding` collects the constants by leaf.  `pads` becomes true if a checked record is longer in
+    the batch than alone.
     """
 
     def __init__(
@@ -69,15 +69,15 @@ class Check:
         last = len(samples) - 1
         numbers = sorted({0, last, secrets.randbelow(last + 1)})
         if random:
-            pool, places = _pool(samples, numbers)
-            self._compare_draws(pool, places)
-            for place in places:
-                self._replace_others(pool, place, rounds=4)
+            pool, positions = _pool(samples, numbers)
+            self._compare_draws(pool, positions)
+            for position in positions:
+                self._replace_others(pool, position, rounds=4)
             return
         for number in numbers:
             if self._compare_alone(samples, leaves, number):
-                pool, (place,) = _pool(samples, [number])
-                self._replace_others(pool, place, rounds=2)
+                pool, (position,) = _pool(samples, [number])
+                self._replace_others(pool, position, rounds=2)
 
     def leaves(self, batch: Any, num_samples: int) -> Leaves:
         """The leaves of a batch, each with the records along its first axis."""
@@ -92,12 +92,14 @@ class Check:
         return leaves
 
     def _run(self, samples: list[Any]) -> Leaves:
-        """Collates copies, each of its own: a function may change its samples in place."""
+        """Collates copies: a function may change its samples in place."""
         copies = [copy.deepcopy(sample) for sample in samples]
         try:
             batch = self.collate_fn(copies)
         except Exception as error:
-            finding = f"it raised {error!r} for {len(copies)} of the records, not for all together"
+            finding = (
+                f"it raised {error!r} for {len(copies)} of the records, but not for all together"
+            )
             raise NotIsolated(self._message(finding)) from error
         return self.leaves(batch, len(copies))
 
@@ -127,20 +129,20 @@ class Check:
         return longer
 
     # With random numbers
-    def _compare_draws(self, pool: list[Any], places: list[int]) -> None:
-        """Refuses an entry that is distributed otherwise than alone."""
+    def _compare_draws(self, pool: list[Any], positions: list[int]) -> None:
+        """Refuses an entry whose distribution differs from that of the record alone."""
         draws: dict[tuple[int, str], tuple[Draws, Draws]] = {}
         suspect = None
         for number in range(1, DRAWS + 1):
             leaves = self._run(pool)
-            for place in places:
-                parts, alone = _parts(leaves, place), self._run([pool[place]])
+            for position in positions:
+                parts, alone = _parts(leaves, position), self._run([pool[position]])
                 if finding := unlike(parts, alone):
                     self._refuse(f"{finding[0]} {finding[1]}")
                 self._is_padded(parts, alone)
                 for name, part in parts.items():
                     new = Draws(alone[name].shape), Draws(alone[name].shape)
-                    in_batch, by_itself = draws.setdefault((place, name), new)
+                    in_batch, by_itself = draws.setdefault((position, name), new)
                     in_batch.add(part)
                     by_itself.add(alone[name])
             if number.bit_count() == 1:  # at 1, 2, 4, ..., 64 draws
@@ -152,12 +154,12 @@ class Check:
             "numbers are drawn"
         )
 
-    def _replace_others(self, pool: list[Any], place: int, *, rounds: int) -> None:
-        """Refuses a record that changes with the others, the random numbers being the same.
+    def _replace_others(self, pool: list[Any], position: int, *, rounds: int) -> None:
+        """Refuses a record that changes with the others while the random numbers stay the same.
 
-        It stands first, so that it draws first; next come those that give the batch its lengths.
+        The record comes first, so that it draws first; next come those that set the lengths.
         """
-        record, others = pool[place], pool[:place] + pool[place + 1 :]
+        record, others = pool[position], pool[:position] + pool[position + 1 :]
         front, rest = self._front(record, others)
         for number in range(rounds):
             other = record if number % 2 == 0 else secrets.choice(others)
@@ -171,7 +173,7 @@ class Check:
                 self._refuse(f"{name} of a record changes when other records of the batch change")
 
     def _front(self, record: Any, others: list[Any]) -> tuple[list[Any], list[Any]]:
-        """The record and those as long as the longest in some leaf; the rest, at least one."""
+        """The record and those that are longest in some leaf; then the rest, at least one."""
         sizes = [_sizes(self._run([sample])) for sample in [record, *others]]
         largest = {key: max(size.get(key, 0) for size in sizes) for size in sizes for key in size}
         front, rest, reached = [record], [], sizes[0]
@@ -184,7 +186,7 @@ class Check:
         return front, rest or [record]
 
     def _draw_alike(self, one: list[Any], two: list[Any]) -> bool:
-        """Whether both lists always draw as many numbers; if not, the comparison is not fair."""
+        """Whether both lists always draw the same amount of numbers; else they do not compare."""
         for _ in range(CONFIRMATIONS):
             start = saved(self.generators)
             leaves = self._run(one)
@@ -202,7 +204,7 @@ class Check:
         for name in one:
             if name not in two or not same(one[name], two[name]):
                 self._refuse(
-                    f"{name} came out in two ways for one list of records, so that nothing can be "
+                    f"{name} differs between two calls with the same records, so nothing can be "
                     "compared. Draw random numbers from the global generators of torch, numpy or "
                     "random, or from a generator that is an attribute of the collate_fn"
                 )
@@ -213,18 +215,18 @@ class Check:
     def _message(self, finding: str) -> str:
         name = getattr(self.collate_fn, "__qualname__", type(self.collate_fn).__name__)
         return (
-            f"the collate_fn {name} does not keep records apart: {finding}. Each record must enter "
-            "a batch as itself. Do it per record in the data set or inside the loss function, or "
-            "by public constants."
+            f"the collate_fn {name} does not keep records apart: {finding}. A record's part of a "
+            "batch must not depend on others. Do such work per record, in the data set or inside "
+            "the loss function, or with public constants."
         )
 
 
 def _pool(samples: list[Any], numbers: list[int]) -> tuple[list[Any], list[int]]:
-    """Up to `POOL` samples in their order, among them `numbers`; and the places of those."""
+    """Up to `POOL` samples in order, with `numbers` among them, and the positions of those."""
     others = [number for number in range(len(samples)) if number not in numbers]
     secrets.SystemRandom().shuffle(others)
-    chosen = sorted(numbers + others[: POOL - len(numbers)])
-    return [samples[number] for number in chosen], [chosen.index(number) for number in numbers]
+    members = sorted(numbers + others[: POOL - len(numbers)])
+    return [samples[number] for number in members], [members.index(number) for number in numbers]
 
 
 def _parts(leaves: Leaves, number: int) -> Leaves:
@@ -243,7 +245,7 @@ def _sizes(leaves: Leaves) -> dict[tuple[str, int], int]:
 
 
 def _changed(one: Leaves, two: Leaves, num_records: int) -> str | None:
-    """A leaf whose first records differ; none if the shapes do, for then the draws may."""
+    """A leaf whose first records differ; none if shapes differ, for then draws may as well."""
     if _sizes(one) != _sizes(two):
         return None
     rows = slice(num_records)

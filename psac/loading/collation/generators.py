@@ -1,9 +1,9 @@
-"""The random generators that a function may draw from: found, saved and restored.
+"""The random generators that a function may draw from, with their states.
 
-Found are the global ones of torch (CPU), numpy and `random`, and every `torch.Generator`,
+These are the global ones of torch (CPU), numpy and `random`, and every `torch.Generator`,
 `numpy.random.Generator`, `numpy.random.RandomState` and `random.Random` that the function reaches
-by its attributes, closure, arguments and the globals it names.  Not found: generators on a GPU,
-those a call makes for itself, and the operating system's entropy.
+through its attributes, closure, arguments and the globals it names.  Not included: generators on a
+GPU, those a call creates itself, and the operating system's entropy.
 
 >>> import random, torch
 >>> generators = generators_of(lambda: random.random() + torch.rand(()))
@@ -36,7 +36,7 @@ REACH = 2000  # objects that are looked at
 
 def generators_of(function: Any) -> list[Any]:
     """The global generators, then those that `function` reaches, nearest first."""
-    found: dict[int, Any] = {}
+    generators: dict[int, Any] = {}
     seen: dict[int, Any] = {}  # holds what it has seen, else an id could come again
     waiting = deque(
         [
@@ -52,10 +52,10 @@ def generators_of(function: Any) -> list[Any]:
             continue
         seen[id(thing)] = thing
         if isinstance(thing, KINDS):
-            found[id(thing)] = thing
+            generators[id(thing)] = thing
         else:
             waiting.extend(islice(_neighbours(thing), REACH))
-    return list(found.values())
+    return list(generators.values())
 
 
 def _neighbours(thing: Any) -> Iterator[Any]:

@@ -1,10 +1,9 @@
-"""Each record enters a batch as itself: the user's `collate_fn`, watched.
+"""Checks that the user's `collate_fn` keeps records apart.
 
 Under Poisson sampling a record's gradient must be a function of that record alone.  A `collate_fn`
-that normalises by the batch, sorts, mixes records (mixup) or numbers them by their place lets one
-record change another, and the clipped sum is then not private.  `IsolatedCollate` stands between
-the data set and the batch and refuses such a function; `psac.loading.collation.check` has the
-tests.
+that normalises by the batch, sorts, mixes records (mixup) or numbers them by position lets one
+record change another, and the clipped sum is then not private.  `IsolatedCollate` wraps the
+function and refuses it; the checks are in `psac.loading.collation.check`.
 
 Left to others: what happens after collation (the model and the loss), what the data set does to a
 record before it, and the length that padding gives to a record (`pads`,
@@ -44,21 +43,19 @@ class IsolatedCollate:
     """Calls `collate_fn` (default: torch's) and returns what it returns, or raises `NotIsolated`.
 
     On every call: each tensor of the batch has as many entries along its first axis as there are
-    samples.  On the first three calls with two samples or more, and then on calls that are chosen
-    in secret with probability 1/16, the first, the last and a secret third record are tested as
-    `psac.loading.collation.check.Check` states.  After a refusal the next calls are checked for
-    certain.
+    samples.  On the first three calls with two samples or more, and then on secret calls, with
+    probability 1/16, the first, the last and a secret third record are checked as
+    `psac.loading.collation.check.Check` states.  After a refusal the next three calls are checked.
 
-    A check calls `collate_fn` again, on copies of the samples, and leaves every generator that
-    `psac.loading.collation.generators` finds as it was: checked calls and others draw the same
-    numbers.
+    A check calls `collate_fn` again, on copies of the samples, and restores every generator that
+    `psac.loading.collation.generators` finds: checked and unchecked calls draw the same numbers.
 
     It can be pickled if `collate_fn` can, and called in workers; each worker counts its own calls.
     """
 
     def __init__(self, collate_fn: Callable[[list[Any]], Any] | None = None) -> None:
         self.collate_fn = default_collate if collate_fn is None else collate_fn
-        self._certain = FIRST_CHECKS  # checks that are still to be made for certain
+        self._certain = FIRST_CHECKS  # checks that are still due
         self._shapes: dict[str, torch.Size] = {}  # of a record, by leaf, in the first batch
         self._padding: dict[str, Tensor] = {}  # the constant behind a record, by leaf
         self._pads = torch.zeros(1, dtype=torch.uint8).share_memory_()
@@ -69,11 +66,11 @@ class IsolatedCollate:
 
     @property
     def pads(self) -> bool:
-        """Whether some record was seen to get its length from the batch that it came in.
+        """Whether a record has been seen whose length comes from its batch.
 
-        Seen is a batch of another length than the first, and a tested record that is longer in the
-        batch than alone.  Workers of a DataLoader tell the process that started them, by shared
-        memory, before they send the batch.
+        That shows in a batch of another length than the first, and in a checked record that is
+        longer in the batch than alone.  Workers of a DataLoader share this flag with the process
+        that started them.
         """
         return bool(self._pads)
 

@@ -1,9 +1,9 @@
-"""Batches that are padded to their longest record: does a record's loss notice?
+"""Whether a record's loss depends on padding, in batches that are padded to their longest record.
 
-The length that padding gives to a record follows from the others of its batch.  That is harmless
-where the loss masks what is behind a record, and a leak where it does not (`x.mean(1)`).  So some
-batches come with a `Probe`: one of their records, collated alone, whose loss must be the same.
-`lengths=` of `make_private` needs no probe: there a record's length follows from the record.
+A record's padded length follows from the others of its batch.  That is harmless if the loss masks
+the padding, and a leak if it does not (`x.mean(1)`).  So some batches come with a `Probe`: one of
+their records, collated alone, whose loss must be the same.  With `lengths=` of `make_private` no
+probe is needed: a record's length follows from the record.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class ProbingCollate:
 def refuse_padding_that_counts(
     model: nn.Module, loss: Callable[..., Any], batch: Any, probe: Probe
 ) -> None:
-    """Raises if the loss of the record changes by the padding behind it."""
+    """Raises if the padding behind the record changes its loss."""
     shapes = [[leaf.shape[1:] for leaf in trees.leaves(tree)] for tree in (batch, probe.alone)]
     if shapes[0] == shapes[1]:
         return  # it is the longest itself
@@ -86,8 +86,8 @@ def refuse_padding_that_counts(
     padded, unpadded = values
     if abs(padded - unpadded) > TOLERANCE * max(abs(unpadded), 1e-3):
         raise PrivacyError(
-            f"a record has the loss {padded:.6g} in its batch and {unpadded:.6g} without the "
-            "padding that longer records bring, so one long record changes the others. Mask what "
-            "is behind a record ((e * mask).sum(1) / mask.sum(1) instead of e.mean(1)), or pad to "
-            "public lengths: make_private(..., lengths=(32, 64, 128))."
+            f"a record has the loss {padded:.6g} in its batch and {unpadded:.6g} without padding, "
+            "so one long record changes the others. Mask the padding, with (e * mask).sum(1) / "
+            "mask.sum(1) instead of e.mean(1), or pad to public lengths: make_private(..., "
+            "lengths=(32, 64, 128))."
         )

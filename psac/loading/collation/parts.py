@@ -77,9 +77,9 @@ def constant(values: Tensor) -> bool:
 
 
 def behind(part: Tensor, alone: Tensor) -> Tensor:
-    """What follows the record, as a vector, but for the place right behind it.
+    """What follows the record, as a vector, except the entry right behind it.
 
-    Labels shifted by one to be decoder inputs reach into that place.
+    Labels that are shifted by one to be decoder inputs reach that entry.
     """
     outside = torch.ones(part.shape, dtype=torch.bool)
     sizes = zip(part.shape, alone.shape, strict=True)
@@ -111,7 +111,7 @@ def unlike(parts: Leaves, alone: Leaves) -> Finding | None:
 
 
 def difference(parts: Leaves, alone: Leaves) -> Finding | None:
-    """A leaf in which the record is not itself; what follows the record is not looked at."""
+    """A leaf in which the record differs from itself alone; padding is not compared."""
     if finding := unlike(parts, alone):
         return finding
     for name, part in parts.items():

@@ -1,0 +1,1 @@
+"""Every claim of the paper with a verdict, and the page docs/paper.md."""

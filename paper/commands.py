@@ -1,0 +1,174 @@
+"""The commands of `python -m paper`; paper/README.md lists them.
+
+What was computed before is kept.  A command that was stopped goes on with the run that it was at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.markdown import Markdown
+
+from psac.app.cli.app import run
+from psac.app.cli.console import as_typed, console
+from psac.app.cli.crowd import trained
+from psac.app.cli.mistakes import typed
+from psac.app.cli.options import Processes
+from psac.checks import unknown
+
+if TYPE_CHECKING:
+    from paper.figures.exhibit import Exhibit
+    from paper.table2.study import Study
+
+Results = Annotated[
+    Path, typer.Option(help="The folder of all results: paper/, theory/ and table2/ are in it.")
+]
+Docs = Annotated[Path, typer.Option(help="Where the page goes.")]
+RESULTS, DOCS = Path("results"), Path("docs")
+HELP = {
+    "fig1": "Cosine of sample gradients to the batch mean, by norm: MNIST. Minutes.",
+    "fig2": "The weights of DP-PSAC and Auto-S. Seconds.",
+    "fig3": "Cosine of the weighted to the true batch mean, 15 runs. A quarter of an hour.",
+    "fig4": "Accuracy over rule setting and learning rate, 225 runs. Half an hour.",
+    "fig5": "The lazy region. Seconds.",
+    "fig6": "As fig1, on Fashion-MNIST and features of CIFAR-10. Minutes.",
+}
+
+
+def figure(name: str) -> Callable[..., None]:
+    """The command of one figure."""
+
+    def command(results: Results = RESULTS) -> None:
+        from paper.figures.catalogue import FIGURES
+
+        make_and_show([FIGURES[name]], results / "paper")
+
+    command.__doc__ = HELP[name]
+    return command
+
+
+def theory(results: Results = RESULTS) -> None:
+    """Weights, what does not vanish in the bounds (Table 1), and bounds beside the truth."""
+    from paper.figures.catalogue import THEORY
+
+    make_and_show(THEORY.values(), results / "theory")
+
+
+def table2(
+    rows: Annotated[
+        list[str] | None,
+        typer.Option("--row", help="Only this row; may be repeated. Some need your own data."),
+    ] = None,
+    results: Results = RESULTS,
+    runs: Annotated[Path, typer.Option(help="Where the runs go.")] = Path("runs/table2"),
+    data_root: Annotated[
+        Path | None, typer.Option(help="Folder of the row's data files, such as CelebA's.")
+    ] = None,
+    processes: Processes = 2,
+    write_only: Annotated[
+        bool, typer.Option("--write-only", help="Train nothing; only write the table again.")
+    ] = False,
+) -> None:
+    """Table 2: DP-SGD, Auto-S, DP-PSAC and AdaptivePSAC. Takes hours, and may be stopped."""
+    from paper.table2.study import studies
+    from paper.table2.table import write_table
+    from psac.app.training.splits import load_splits
+
+    folder = results / "table2"
+    table, failed = studies(folder, runs), False
+    with typed():
+        selection = [study.on(data_root) for study in _selected(table, rows)]
+    for study in selection if not write_only else []:
+        if not study.row.run_here:
+            load_splits(study.tuning("psac")[0])  # says once, not in each run, what is missing
+        for stage, jobs in study.stages():
+            title = f"{study.row.title}, {stage}"
+            done = trained(jobs, title=title, processes=processes, train=study.train)
+            failed = failed or not done
+            write_table(table, folder)
+    console.print(f"The table: [bold]{as_typed(write_table(table, folder))}[/]", soft_wrap=True)
+    if failed:
+        raise typer.Exit(1)
+
+
+def _selected(table: list[Study], names: list[str] | None) -> list[Study]:
+    """The rows of these names; without names, those whose data anybody can have."""
+    known = {study.row.name: study for study in table}
+    for name in names or []:
+        if name not in known:
+            raise ValueError(unknown("row", name, known))
+    return [known[name] for name in names or known if names or known[name].row.run_here]
+
+
+def adult() -> None:
+    """The table of Adult in docs/guides/tabular.md, from results/adult. Half an hour."""
+    from paper.adult import write_page
+
+    write_page()
+
+
+def everything(results: Results = RESULTS, docs: Docs = DOCS) -> None:
+    """All figures, the pictures of the theory, and the page; not table2, which takes hours."""
+    from paper.figures.catalogue import FIGURES, THEORY
+
+    make_and_show(THEORY.values(), results / "theory")
+    make_and_show(FIGURES.values(), results / "paper")
+    page(results, docs)
+
+
+def page(results: Results = RESULTS, docs: Docs = DOCS) -> None:
+    """The page docs/paper.md: our results beside the paper's, from the result files alone."""
+    from paper.claims.page import write_page
+
+    with typed():
+        if not any((results / part).is_dir() for part in ("paper", "theory", "table2")):
+            raise ValueError(
+                f"{results} has no results: give the folder that paper/, theory/ or table2/ is in, "
+                "or make some with `python -m paper fig2`."
+            )
+    console.print(f"The page: [bold]{as_typed(write_page(results, docs))}[/]")
+
+
+def make_and_show(exhibits: Iterable[Exhibit], results: Path) -> None:
+    """Makes the exhibits and prints their captions."""
+    from paper.figures.exhibit import make
+
+    for exhibit in exhibits:
+        try:
+            with console.status(exhibit.title) as status:
+                files = make(exhibit, results, note=status.update)
+        except KeyboardInterrupt:
+            console.print(f"What was finished is kept. To go on: [bold]{exhibit.command}[/]")
+            raise
+        folder = results / exhibit.name
+        console.print(Markdown((folder / "caption.md").read_text()))
+        console.print(f"\n{len(files)} files in [bold]{folder}[/]\n")
+
+
+COMMANDS: dict[str, Callable[..., None]] = {
+    **{name: figure(name) for name in HELP},
+    "theory": theory,
+    "table2": table2,
+    "adult": adult,
+    "all": everything,
+    "page": page,
+}
+
+
+def assembled() -> typer.Typer:
+    app = typer.Typer(
+        no_args_is_help=True,
+        help="The figures and tables of the DP-PSAC paper, reproduced.",
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    for name, function in COMMANDS.items():
+        app.command(name)(function)
+    return app
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Runs a command line; errors become messages and exit codes."""
+    run(assembled(), "python -m paper", arguments)
