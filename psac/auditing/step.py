@@ -22,7 +22,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import warnings
-from typing import Any
 
 import numpy as np
 import torch
@@ -31,7 +30,7 @@ from torch import Tensor, nn
 from psac.auditing.bounds import Bound, clopper_pearson_lower_bound, gaussian_lower_bound
 from psac.checks import number
 from psac.noise.generators import InsecureNoiseWarning, SecureGenerator, SeededGenerator
-from psac.private import make_private
+from psac.private import Private, make_private
 from psac.private.run import Clipping
 
 HUGE = 1e6
@@ -143,7 +142,7 @@ def loss(model: nn.Module, number: Tensor) -> Tensor:
     return model(number)
 
 
-def train(private: Any, steps: int) -> None:
+def train(private: Private, steps: int) -> None:
     while private.steps_taken < steps:
         for numbers in private.loader:
             private.step(loss, numbers)
