@@ -10,10 +10,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from psac.accounting import balls_in_bins, fixed_size, poisson
-from psac.accounting.entries import ADD_OR_REMOVE, REPLACE, Entry
+from psac.accounting.entries import Entry
 from psac.accounting.losses import Price
 from psac.checks import number, positive
-from psac.sampling import Sampling, refusal
+from psac.sampling import ADD_OR_REMOVE, REPLACE, Sampling, refusal
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
