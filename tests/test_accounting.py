@@ -32,8 +32,8 @@ from psac.accounting import (
     tuned_epsilon,
     without_side_query,
 )
-from psac.accounting.entries import ADD_OR_REMOVE, REPLACE
 from psac.accounting.schemes import SCHEMES
+from psac.sampling import ADD_OR_REMOVE, REPLACE
 
 # N = 60000, B = 512, T = 4687, where many numbers are known.
 MNIST: dict[str, Any] = {"sampling_rate": 512 / 60_000, "steps": 4687, "delta": 1e-5}

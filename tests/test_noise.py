@@ -416,7 +416,7 @@ def test_a_forked_process_works_and_does_not_repeat_its_parent():
     ],
 )
 def test_a_secure_generator_is_never_saved_or_copied(save):
-    with pytest.raises(TypeError, match="never written"):
+    with pytest.raises(TypeError, match="never saved"):
         save(SecureGenerator())
 
 

@@ -26,6 +26,7 @@ from psac.accounting.entries import Entry
 from psac.accounting.ledger import Ledger
 from psac.accounting.losses import gaussian
 from psac.checks import number, positive, unknown
+from psac.sampling import Sampling
 
 TOLERANCE = 1e-4  # A calibrated epsilon lies at most this much, relatively, below its target.
 COARSE = 8.0
@@ -38,7 +39,7 @@ def epsilon(
     sampling_rate: float,
     steps: int,
     delta: float,
-    sampling: Any = "poisson",
+    sampling: Sampling | str = "poisson",
     relation: str | None = None,
     accountant: str = "pld",
     num_records: int | None = None,
@@ -85,7 +86,7 @@ def calibrate(
     delta: float,
     sampling_rate: float,
     steps: int,
-    sampling: Any = "poisson",
+    sampling: Sampling | str = "poisson",
     relation: str | None = None,
     accountant: str = "pld",
     num_records: int | None = None,
@@ -219,7 +220,7 @@ def tuned_epsilon(
     delta: float,
     expected_runs: float,
     distribution: str = "logarithmic",
-    sampling: Any = "poisson",
+    sampling: Sampling | str = "poisson",
     relation: str | None = None,
     num_records: int | None = None,
 ) -> float:

@@ -6,9 +6,6 @@ training has no name; any other release, such as the range of a column, says `wh
 
 import dataclasses
 
-from psac.sampling import ADD_OR_REMOVE as ADD_OR_REMOVE
-from psac.sampling import REPLACE as REPLACE
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Entry:

@@ -27,6 +27,7 @@ from typing import Any
 from psac.accounting import pricing, schemes
 from psac.accounting.entries import Entry
 from psac.checks import positive
+from psac.sampling import Sampling
 
 FORMAT, VERSION = "psac ledger", 2
 WAYS = ("vmap", "alone", "batched")  # to evaluate a loss function; the last is tested
@@ -52,7 +53,7 @@ class Ledger:
         *,
         noise_multiplier: float,
         sampling_rate: float,
-        sampling: Any = "poisson",
+        sampling: Sampling | str = "poisson",
         relation: str | None = None,
         num_records: int | None = None,
         steps: int = 1,

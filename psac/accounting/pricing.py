@@ -17,10 +17,11 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from psac.accounting import losses
-from psac.accounting.entries import ADD_OR_REMOVE, REPLACE, Entry
+from psac.accounting.entries import Entry
 from psac.accounting.schemes import SCHEMES
 from psac.checks import number
 from psac.errors import PrivacyWarning, warn
+from psac.sampling import ADD_OR_REMOVE, REPLACE
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent

@@ -7,13 +7,13 @@ negligible probability, for cutting off tails.
 
 import dataclasses
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from psac.accounting import balls_in_bins, fixed_size, poisson
-from psac.accounting.entries import ADD_OR_REMOVE, REPLACE, Entry
+from psac.accounting.entries import Entry
 from psac.accounting.losses import Price
 from psac.checks import number, positive
-from psac.sampling import refusal
+from psac.sampling import ADD_OR_REMOVE, REPLACE, Sampling, refusal
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
@@ -47,7 +47,7 @@ SCHEMES: dict[tuple[str, str], Scheme] = {
 
 def entry(
     *,
-    sampling: Any,
+    sampling: Sampling | str,
     relation: str | None,
     noise_multiplier: float,
     sampling_rate: float,
@@ -57,13 +57,13 @@ def entry(
     delta: float = 0.0,
 ) -> Entry:
     """An entry from a user's arguments, which are checked; `sampling` is a scheme or its name."""
-    name = getattr(sampling, "name", sampling)
+    name = sampling.name if isinstance(sampling, Sampling) else sampling
     relations = [known for scheme, known in SCHEMES if scheme == name]
     if not relations:
         reason = "A sampler without accounting cannot report an epsilon."
         raise ValueError(f"{refusal(name)} {reason}")
     if relation is None:
-        relation = getattr(sampling, "relation", relations[0])
+        relation = sampling.relation if isinstance(sampling, Sampling) else relations[0]
     if relation not in relations:
         raise ValueError(
             f"{name} has no price under the relation {relation!r}. Known for it: "

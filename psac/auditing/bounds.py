@@ -1,9 +1,9 @@
 """From an attack's scores to a lower bound on epsilon that holds with a stated confidence.
 
-An attack gives a score to what a mechanism released: the higher, the more it believes that a canary
-was IN the data.  The bounds turn scores into an epsilon e and promise, for any attack: if the
-mechanism is (e0, delta)-DP, then e <= e0 with probability at least `confidence` over the runs.  So
-an e above the epsilon that was promised means a defect; a small e proves nothing.
+An attack scores what a mechanism released: a higher score means that a canary seems to be IN the
+data.  The bounds turn scores into an epsilon e, and hold for any attack: if the mechanism is
+(e0, delta)-DP, then e <= e0 with probability at least `confidence` over the runs.  So an e above
+the promised epsilon shows a defect; a small e shows nothing.
 
     gaussian          mu >= z(1 - FPR) - z(FNR), mu -> e by the profile    arXiv:2302.07956
     clopper_pearson   e >= log((1 - delta - FNR) / FPR), also swapped      arXiv:2006.07709
@@ -22,9 +22,9 @@ of the scores, picked at random with a fixed seed, and the rates are counted on 
 is binomial(r, 1 / (1 + exp(-e))) (Theorem 5.2 there), and divides 1 - confidence by the number of
 ways to guess that it tries.
 
-What is left to you: independent runs; scores that come from the release alone; the relation (IN and
-OUT by adding a canary audits add/remove); and for `gaussian`, that the mechanism is Gaussian.
-An infinite score counts as the largest number; NaN is refused.
+Left to the caller: independent runs; scores that depend on the release alone; the relation (adding
+a canary audits add/remove); and for `gaussian`, that the mechanism is Gaussian.  An infinite score
+counts as the largest number; NaN is refused.
 
 >>> bound = clopper_pearson_lower_bound([0.0] * 1000, [1.0] * 1000, delta=1e-5, threshold=0.5)
 >>> print(bound)
@@ -47,17 +47,17 @@ from psac.checks import number
 Vector = Sequence[float] | np.ndarray | Tensor
 
 TUNING_SHARE = 4  # One score in this many chooses the threshold.
-CAUTION = 10  # How much surer than the statement a choice must be, lest a lucky tail is chosen.
-FEWEST_GUESSES = 32  # The shortest of the ways to guess that are tried unasked.
-FAIR = 1e-9  # Fair coins fall as unevenly as this so rarely that they are not believed to be fair.
+CAUTION = 10  # The choice uses a tenth of the error, so that no lucky tail is chosen.
+FEWEST_GUESSES = 32  # The fewest guesses that are tried by default.
+FAIR = 1e-9  # Coins that are more uneven than this probability allows are not fair.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Bound:
     """The mechanism is not (e, delta)-DP for any e < `epsilon`, and the numbers that show it.
 
-    The two rates are upper limits, not estimates; `mu` is a lower one.  What a method has no use
-    for is None.
+    The two rates are upper limits, not estimates; `mu` is a lower limit.  Fields that a method does
+    not use are None.
     """
 
     epsilon: float

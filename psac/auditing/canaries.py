@@ -1,16 +1,15 @@
-"""Canaries in a user's own run: one training, one lower bound (arXiv:2305.08846).
+"""Canaries in a user's own run: a lower bound from a single training run (arXiv:2305.08846).
 
     canaries = Canaries(dataset, records)          # each of `records` is in by a fair coin
     private = psac.make_private(model, optimizer, canaries.dataset, ...)
     ...                                            # train as always
     print(canaries.lower_bound(scores, delta=1e-5))   # a score for each of `records`
 
-`records` are such as the model would not learn from others: wrong labels, random texts.  The score
-of a record says how much the trained model seems to have seen it, as does minus its loss.
+Choose `records` that the model cannot learn from others: wrong labels, random texts.  The score of
+a record says how much the trained model seems to have seen it, such as minus its loss.
 
 Guarantees: the coins are fair, independent and from the operating system.  The bound holds for any
-scores that are computed from what the run released; it holds with sampling as with all else, and
-under add/remove of one canary.
+scores computed from what the run released, for any sampling, under add/remove of one canary.
 """
 
 from __future__ import annotations
@@ -27,10 +26,10 @@ from psac.loading.dataset import dataset_of
 
 
 class Canaries:
-    """A data set with some of the canaries in it; `members` says which, and is not for training."""
+    """A data set with some of the canaries; `members` says which, and must stay out of training."""
 
     def __init__(self, dataset: Any, records: Any, *, seed: int | None = None) -> None:
-        """`seed` repeats the coins; whoever knows it knows the members."""
+        """`seed` makes the coins repeatable; anyone who knows it knows the members."""
         records = dataset_of(records)
         self.members: np.ndarray = coins(len(records), seed)
         included = Subset(_AsDataset(records), np.flatnonzero(self.members).tolist())
@@ -44,14 +43,14 @@ class Canaries:
         confidence: float = 0.95,
         guesses: Sequence[tuple[int, int]] | None = None,
     ) -> Bound:
-        """What the scores of all canaries, in or not, show about epsilon."""
+        """The lower bound on epsilon from the scores of all canaries, members or not."""
         return one_run_lower_bound(
             scores, self.members, delta=delta, confidence=confidence, guesses=guesses
         )
 
 
 class _AsDataset(Dataset):
-    """Lists and tensors have no `__add__` that concatenates; torch wants the type."""
+    """A Dataset around lists and tensors, which `ConcatDataset` needs."""
 
     def __init__(self, records: Any) -> None:
         self.records = records

@@ -1,16 +1,16 @@
-"""An attack on the training step as it is shipped: does it keep what its ledger promises?
+"""An attack on the training step as shipped: does it keep what its ledger promises?
 
-Each canary is a record whose gradient is huge and points along a coordinate of its own.  Half of
-them, by fair coins, are in the data of a real run by `psac.make_private`; the attack reads every
-coordinate of the trained parameters.  Coordinates whose canary was left out show the noise alone,
-the others the noise and the bound: thousands of independent trials in one run.  What comes out is
-compared with the epsilon of the run's own ledger.  With sampling rate 1 the mechanism is Gaussian,
-and what is shown comes close to what is promised; below 1, under Poisson sampling, the attack sees
-the last parameters alone, and the bound is the weaker one that assumes nothing.
+Each canary is a record with a huge gradient along its own coordinate.  Half of them, by fair coins,
+are in the data of a real run of `psac.make_private`; the attack reads every coordinate of the
+trained parameters.  Coordinates without their canary show the noise alone, the others noise and
+bound: thousands of independent trials in one run.  The result is compared with the epsilon of the
+run's own ledger.  At sampling rate 1 the mechanism is Gaussian, and the lower bound comes close to
+that epsilon.  Below 1, under Poisson sampling, the attack sees only the last parameters and uses
+the weaker bound, which assumes nothing.
 
-It finds noise that is too small, clipping that does not hold, a division that gives a sample away,
-steps that the ledger forgot.  It does not find what shows in other ways (timing, low bits, the
-sampler), and says nothing about a user's own data: for that see `Canaries`.
+It finds noise that is too small, clipping that does not hold, a division that reveals a sample, and
+steps missing in the ledger.  It does not find other leaks (timing, low bits, the sampler), and says
+nothing about a user's own data: for that see `Canaries`.
 
 >>> result = audit(noise_multiplier=1.0, canaries=2000, seed=0)
 >>> result.passed
@@ -22,7 +22,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import warnings
-from typing import Any
 
 import numpy as np
 import torch
@@ -31,7 +30,7 @@ from torch import Tensor, nn
 from psac.auditing.bounds import Bound, clopper_pearson_lower_bound, gaussian_lower_bound
 from psac.checks import number
 from psac.noise.generators import InsecureNoiseWarning, SecureGenerator, SeededGenerator
-from psac.private import make_private
+from psac.private import Private, make_private
 from psac.private.run import Clipping
 
 HUGE = 1e6
@@ -39,14 +38,14 @@ HUGE = 1e6
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Audit:
-    """What an attack has shown, beside what was promised."""
+    """The lower bound that an attack has shown, beside the promised epsilon."""
 
     bound: Bound
     promised: float
 
     @property
     def passed(self) -> bool:
-        """Whether the attack leaves the promise standing."""
+        """Whether the lower bound is at most the promised epsilon."""
         return self.bound.epsilon <= self.promised
 
     def __str__(self) -> str:
@@ -80,24 +79,24 @@ def audit(
 ) -> Audit:
     """Attacks the training step of this installation.
 
-    It trains a model in which each record is a canary with a parameter of its own, tells the
-    canaries that took part from those that did not, and computes from that which epsilon can be
-    excluded. A step takes about 10 ms.
+    It trains a model in which each record is a canary with its own parameter, tells the canaries
+    that took part from the others, and computes which epsilon that rules out. A step takes about
+    10 ms.
 
     Args:
         noise_multiplier: Noise of the attacked run.
         clipping: Its clipping rule, which may be your own. The default is `PSAC()`.
         delta: Delta of both epsilons.
         confidence: Probability that a correct step passes.
-        canaries: Number of records of which each takes part by the toss of a coin.
+        canaries: Number of records, each of which takes part with probability 1/2.
         steps: Number of logical steps.
         sampling_rate: Sampling rate of a step.
         physical_batch_size: As for `make_private`.
         seed: Makes the attack repeatable.
 
     Returns:
-        The lower bound that the attack proves, beside the epsilon that the ledger promises. A lower
-        bound above the promise means that the step is not as private as it says.
+        The lower bound on epsilon that the attack shows, beside the epsilon of the ledger. A lower
+        bound above it means that the step is less private than the ledger says.
 
     Raises:
         ValueError: An argument is out of range.
@@ -139,18 +138,18 @@ def audit(
 
 
 def loss(model: nn.Module, number: Tensor) -> Tensor:
-    """Of one canary."""
+    """The loss of one canary."""
     return model(number)
 
 
-def train(private: Any, steps: int) -> None:
+def train(private: Private, steps: int) -> None:
     while private.steps_taken < steps:
         for numbers in private.loader:
             private.step(loss, numbers)
 
 
 def coins(count: int, seed: int | None) -> np.ndarray:
-    """Fair coins: who is in."""
+    """Fair coins: which canaries are in."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", InsecureNoiseWarning)
         generator = SecureGenerator() if seed is None else SeededGenerator(seed).spawn("coins")

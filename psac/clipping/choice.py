@@ -1,7 +1,6 @@
-"""What may be given as `clipping=`: a rule, `AdaptivePSAC`, or rules by patterns of names.
+"""The argument `clipping=`: a rule, `AdaptivePSAC`, or a mapping from patterns of names to rules.
 
-Guarantees: anything else is refused when the run is made, with what was given and what is allowed,
-not in its first step.
+Guarantee: anything else is refused when the run is made, not in its first step.
 
 >>> checked("psac")
 Traceback (most recent call last):

@@ -1,17 +1,17 @@
 """A clipping rule of the user's own, evaluated one norm at a time.
 
-Nobody has read such a rule, and one that weighs a record by the norms of others, of this batch or
-of earlier ones, makes the bound no sensitivity.  Guarantees of `weights_alone`:
+If a rule computes a record's weight from the norms of others, in this batch or earlier ones, its
+bound is not the sensitivity of the sum.  Guarantees of `weights_alone`:
 
 - Each weight is computed from its own norm: by `torch.vmap`, or, for a rule that branches on
-  values, by one call for each norm.  Either way the rule is given a tensor of shape [1].
+  values, by one call for each norm.  Either way the rule receives a tensor of shape [1].
 - A rule that keeps a tensor of norms is refused.
-- A rule with a memory is refused, wherever it keeps it: what it gives for public norms, `probes`,
-  must never change, and one call for each norm must give the same weights backwards.
-- A rule that means to look around is told so: on the probes together it must give what it gives for
-  each of them.
+- A rule with a memory is refused: its weights for public norms, `probes`, must never change, and
+  one call for each norm must give the same weights in reverse order.
+- A rule that is written to look at other norms is refused: on all probes together it must give the
+  weights that it gives for each of them.
 
-That a rule has no memory is tested, by what it gives; that it sees one norm holds by construction.
+That a rule has no memory is checked by its weights; that it sees one norm holds by construction.
 
 >>> weights_alone("mine", lambda norms: 1 / (1 + norms), torch.tensor([1.0, 3.0]), bound=1.0)
 tensor([0.5000, 0.2500])
@@ -51,14 +51,14 @@ def weights_alone(
 
 
 def probes(like: Tensor) -> Tensor:
-    """Norms of no record, over the range that a rule may meet."""
+    """Public norms, over the range that may occur."""
     return torch.logspace(-6, 6, 13, dtype=like.dtype, device=like.device)
 
 
 def _first_look(
     rule: Any, function: Callable[[Tensor], Tensor], norms: Tensor, bound: float
 ) -> Tensor:
-    """The weights of the probes when the rule was met, before it had seen a private norm."""
+    """The weights of the probes at the first call, before the rule has seen a private norm."""
     key = id(rule), norms.dtype, norms.device
     if key not in _first:
         public = probes(norms)
@@ -76,7 +76,7 @@ def _first_look(
 
 
 class _Watch(TorchFunctionMode):
-    """Told of every tensor that is computed from a norm."""
+    """Keeps weak references to the tensors that are computed from a norm."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -99,7 +99,7 @@ class _Watch(TorchFunctionMode):
 
     def remains(self) -> bool:
         if any(reference() is not None for reference in self._norms):
-            gc.collect()  # cycles of references are nobody's
+            gc.collect()  # reference cycles do not count
         return any(reference() is not None for reference in self._norms)
 
 
@@ -143,7 +143,7 @@ def _same(first: Tensor, second: Tensor) -> bool:
 
 
 def _together(function: Callable[[Tensor], Tensor], norms: Tensor) -> Tensor | None:
-    """By one ordinary call, as rules are usually written; None where they are not."""
+    """By one ordinary call, as most rules are written; None if the rule takes one norm only."""
     try:
         return function(norms.clone())
     except Exception:  # noqa: BLE001 - it is written for one norm
@@ -161,16 +161,16 @@ def _refuse_looking_around(
     if float(moved.max()) > APART * bound:
         worst = int(moved.argmax())
         raise PrivacyError(
-            f"{rule!r} weighs the norm {norms[worst].item():.6g} by {together[worst].item():.6g} "
-            f"among others and by {alone[worst].item():.6g} alone, so the bound is not the "
-            "sensitivity of the sum: one sample would move the weights of all. Compute each weight "
-            "from its own norm and from constants."
+            f"{rule!r} gives the norm {norms[worst].item():.6g} the weight "
+            f"{together[worst].item():.6g} among others and {alone[worst].item():.6g} alone, so "
+            "the bound is not the sensitivity of the sum: one sample would change the weights of "
+            "all. Compute each weight from its own norm and from constants."
         )
 
 
 def _refuse_memory(rule: Any, when: str) -> None:
     raise PrivacyError(
-        f"{rule!r} has a memory: its weights have changed {when}. So a sample is weighed by others "
-        "that came before it, and the bound is not the sensitivity of the sum. Compute each weight "
-        "from its own norm and from constants; settings stay as they are for the whole run."
+        f"{rule!r} has a memory: its weights have changed {when}. A sample's weight then depends "
+        "on earlier samples, and the bound is not the sensitivity of the sum. Compute each weight "
+        "from its own norm and from constants; settings must not change during a run."
     )

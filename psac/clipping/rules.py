@@ -11,8 +11,8 @@ sample moves the weighted sum by at most C, the rule's `bound`.  The noise takes
     Custom  your own function of n
 
 The formulas hold to rounding; `safe_weights`, which the engine calls, makes the bound hold exactly,
-for a user's own rule too, and refuses a rule that weighs a sample by others
-(`psac.clipping.own_rules`). Computing the norms and adding the noise are left to others.
+also for a user's own rule, and refuses a rule whose weight for a sample depends on others
+(`psac.clipping.own_rules`).  Computing norms and adding noise are left to others.
 
 >>> PSAC(r=0.25).weights(torch.tensor([0.0, 0.25, 1.0]))
 tensor([1.0000, 1.3333, 0.8333])
@@ -38,10 +38,10 @@ SHRINK = 1e-6  # In float32, w * g passes the bound by up to 1.3e-7 of it; this 
 
 @runtime_checkable
 class ClippingRule(Protocol):
-    """What the engine asks of a rule: C as `bound`, and one weight >= 0 for each norm.
+    """What the engine needs of a rule: C as `bound`, and one weight >= 0 for each norm.
 
-    A sample's weight may depend on its own norm and on public values, never on other samples: else
-    one sample moves the weights of all, and `bound` is no longer the sensitivity of the sum.
+    A sample's weight may depend on its own norm and on public values, never on other samples.
+    Otherwise one sample changes the weights of all, and `bound` is not the sensitivity of the sum.
     """
 
     @property
@@ -101,9 +101,9 @@ class AutoS:
 
 @dataclasses.dataclass(frozen=True)
 class NSGD:
-    """Normalised SGD: found at the same time as `AutoS` and, at scale 1, the same function of n.
+    """Normalised SGD: published at the same time as `AutoS` and, at scale 1, the same function.
 
-    Guarantees: those of `AutoS`.  It has its own name so that a run can say which paper it follows.
+    Guarantees: those of `AutoS`.  The name says which paper a run follows.
     """
 
     r: float = 0.01
@@ -136,7 +136,7 @@ class AutoV:
 
 @dataclasses.dataclass(frozen=True)
 class Abadi:
-    """The clipping of DP-SGD: gradients up to C are kept as they are, longer ones are cut to C.
+    """The clipping of DP-SGD: gradients up to C stay unchanged, longer ones are scaled to C.
 
     Guarantees: the weight is at most 1, and is 1 where n <= C.
     """
@@ -155,9 +155,9 @@ class Abadi:
 class Custom:
     """A rule of your own: `Custom(lambda norms: 1 / (1 + norms), bound=1.0)`.
 
-    The function is called with a tensor of one norm, shape [1], vectorised by `torch.vmap`; it may
-    branch on the value, and is then called for each norm in turn.  It must not remember earlier
-    norms.  Guarantees: those of `safe_weights`.
+    The function receives a tensor of one norm, shape [1], under `torch.vmap`.  If it branches on
+    the value, it is called for each norm in turn.  It must not remember earlier norms.
+    Guarantees: those of `safe_weights`.
     """
 
     function: Callable[[Tensor], Tensor]
@@ -180,14 +180,14 @@ class AdaptivePSAC:
     noise of std B / 20, where B is the expected batch size; then s <- s exp(-rate b / B) for the
     released b: s goes towards the median norm.  `rate` halves every `half_life` steps, so that s
     finds the norms within a hundred steps, from as far as a factor of 100,000, and stays.
-    The median itself goes to zero once most samples are fitted: to follow it there would blow up
-    the samples that have nothing more to say.
+    The median itself goes to zero once most samples are fitted.  To follow it would amplify the
+    samples that are already learned.
 
-    One sample moves the count by 1/2, so that is a query with noise multiplier B / 10, raised to
-    ten times that of the gradient for small batches: it takes at most 0.5 % of the gradient's
-    noise, and `psac.make_private` pays for it from the same budget.
+    One sample moves the count by 1/2, so this is a query with noise multiplier B / 10, raised to
+    ten times that of the gradient for small batches.  It raises the gradient's noise by at most
+    0.5 %, and `psac.make_private` pays for it from the same budget.
 
-    Guarantees: s is a function of released values alone, so that `bound` is the sensitivity of the
+    Guarantees: s is a function of released values alone, so `bound` is the sensitivity of the
     gradient's sum whatever is learned.  `make_private` takes it; `rule` is the rule of one step.
     """
 
@@ -211,7 +211,7 @@ class AdaptivePSAC:
         return max(expected_batch_size, 100 * total) / 10
 
     def next_scale(self, scale: float, released: float, step: int) -> float:
-        """The scale after step `step` (from 1) released this share below it, less one half."""
+        """The scale after step `step` (from 1), which released the share below it, less 1/2."""
         share = min(max(released, -0.5), 0.5)  # what lies outside is noise
         rate = self.rate * 0.5 ** ((step - 1) / self.half_life)
         return min(max(scale * math.exp(-rate * share), 1e-12), 1e12)
@@ -236,7 +236,7 @@ def get(name: str, **settings: float) -> ClippingRule:
     return RULES[name](**settings)
 
 
-# Each weight of these is a function of its own norm, as can be read above.
+# Rules whose weights depend on single norms, as can be read above.
 _READ = frozenset({PSAC, AutoS, NSGD, AutoV, Abadi})
 
 
@@ -245,13 +245,13 @@ def safe_weights(rule: ClippingRule, norms: Tensor) -> Tensor:
     """The rule's weights, made safe: weight * norm <= bound * (1 - SHRINK), whatever the rule does.
 
     Half-precision norms are promoted to float32.  A norm that is not finite gets weight 0 (and its
-    sample must be dropped: 0 * inf is NaN).  A weight that is too large is cut; one that is NaN or
-    negative, or a wrong shape, raises.  A rule of the user's is called with one norm at a time, and
+    sample must be dropped: 0 * inf is NaN).  A weight that is too large is reduced; one that is NaN
+    or negative, or a wrong shape, raises.  A user's own rule is called with one norm at a time, and
     refused if it remembers earlier ones (`psac.clipping.own_rules`).
     """
     bound = positive(rule, "bound")
     (norms,) = _tensors(norms)
-    # A sum is one number to look at; it may overflow where all norms are finite, which is no harm.
+    # One number is quick to check; if the sum of finite norms overflows, that does no harm.
     finite = None if math.isfinite(float(norms.sum())) else norms.isfinite()
     usable = norms if finite is None else torch.where(finite, norms, 1.0)
     weights = _sensible(rule, usable)
@@ -269,7 +269,7 @@ def _sensible(rule: ClippingRule, norms: Tensor) -> Tensor:
 
     read = type(rule) in _READ
     weights = function(norms) if read else weights_alone(rule, function, norms, rule.bound)
-    if weights.numel() and not float(weights.min()) >= 0:  # NaN is not, and is the least of all
+    if weights.numel() and not float(weights.min()) >= 0:  # the minimum is NaN if any weight is
         wrong = ~(weights >= 0)
         raise ValueError(
             f"{rule!r} gives the norm {norms[wrong][0].item():.6g} the weight "
@@ -286,13 +286,13 @@ def _largest(bound: float, norms: Tensor) -> Tensor:
 
 
 @functools.lru_cache
-@torch.inference_mode(False)  # what is remembered must serve everywhere
+@torch.inference_mode(False)  # cached tensors must work everywhere
 def _limits(bound: float, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor, float]:
-    """Zero; bound * (1 - SHRINK), rounded towards it; the smallest norm that is believed."""
+    """Zero; bound * (1 - SHRINK), rounded towards it; the floor of norms."""
     info, zero = torch.finfo(dtype), torch.zeros((), dtype=dtype, device=device)
     limit = torch.full_like(zero, min(bound * (1 - SHRINK), info.max)).nextafter(zero)
     # Underflowing squares make tiny norms too small: with 1e10 parameters and denormals flushed, by
-    # up to 1e5 * sqrt(tiny).  Below 1e8 * sqrt(tiny), 1e-11 in float32, a norm is not believed.
+    # up to 1e5 * sqrt(tiny).  Norms are raised to 1e8 * sqrt(tiny), 1e-11 in float32.
     return zero, limit, 1e8 * math.sqrt(info.tiny)
 
 
@@ -311,7 +311,7 @@ def _setting(value: float, dtype: torch.dtype, device: torch.device) -> Tensor:
 
 
 def _matching(norms: Tensor, weights: object, rule: ClippingRule) -> Tensor:
-    """The weights in the norms' dtype and device, once they are known to have their shape."""
+    """The weights in the dtype and on the device of the norms, after a check of their shape."""
     if not isinstance(weights, Tensor) or weights.shape != norms.shape:
         shape = f"shape {tuple(weights.shape)}" if isinstance(weights, Tensor) else repr(weights)
         raise ValueError(
@@ -324,15 +324,15 @@ def _matching(norms: Tensor, weights: object, rule: ClippingRule) -> Tensor:
 _ADVICE = {
     "r": "Smaller is closer to pure normalisation, which is AutoV; try 0.1.",
     "bound": "It is the largest L2 norm that one sample may contribute; try 1.0.",
-    "half_life": "It is after how many steps the scale moves half as fast; try 20.",
-    "initial_scale": "It is a first guess of the median norm; the paper has 1.0.",
+    "half_life": "After so many steps the scale moves half as fast; try 20.",
+    "initial_scale": "It is a first guess of the median norm; the paper uses 1.0.",
     "rate": "It is how fast the scale moves at first; try 1.0.",
-    "scale": "It is the norm that counts as one unit; the paper has 1.0.",
+    "scale": "It is the unit of norms; the paper uses 1.0.",
 }
 
 
 def _settle(rule: object, *names: str) -> None:
-    """Check these settings of a frozen rule and keep them as plain floats."""
+    """Checks these settings of a frozen rule and stores them as floats."""
     for name in names:
         object.__setattr__(rule, name, positive(rule, name))
 

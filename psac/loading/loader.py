@@ -19,7 +19,7 @@ from psac import sampling
 from psac.accounting import Ledger
 from psac.checks import positive
 from psac.errors import PrivacyError
-from psac.loading.collation import ByLength, Collated, ProbingCollate
+from psac.loading.collation import ByLength, Collated, Probe, ProbingCollate
 from psac.loading.dataset import loader_over
 from psac.plan import Plan
 from psac.sampling import Sampler
@@ -36,7 +36,7 @@ class Run(Protocol):
     steps_taken: int
 
     def start_pass(self) -> None: ...
-    def hand_out(self, batch: Any, *, last: bool, probe: Any = None) -> None: ...
+    def hand_out(self, batch: Any, *, last: bool, probe: Probe | None = None) -> None: ...
     def release(self) -> None: ...
     def refuse_left_out(self) -> None: ...
     def refuse_closed(self) -> None: ...
@@ -108,7 +108,7 @@ class Loader:
                 self._next = after
                 private.release()
 
-    def _parts(self, collated: Any) -> list[tuple[Any, Any]]:
+    def _parts(self, collated: Any) -> list[tuple[Any, Probe | None]]:
         """Batches with their probes: one, or one for each of the public lengths."""
         if isinstance(self._data.collate_fn, ByLength):
             return [(batch, None) for batch in collated]

@@ -1,8 +1,8 @@
 """Compiles a C file of ours on the user's machine, where there is a compiler.
 
-It is compiled once per process (less than half a second) in a temporary folder, so that no cached
-binary goes stale, meets another processor, or is tampered with.  Whoever loads a library has the
-same in torch operations, checks that both agree, and does without it where they do not.
+Each process compiles it once (in less than half a second) in a temporary folder, so that no cached
+binary is stale, for another processor, or tampered with.  Callers have the same in torch
+operations, check that both agree, and otherwise use torch.
 """
 
 import ctypes

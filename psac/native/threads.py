@@ -1,10 +1,10 @@
 """Runs a function on the threads that torch computes with.
 
-After each parallel operation torch's OpenMP threads wait for the next one by spinning, on the very
-cores that threads of our own would need: two threads of noise beside two that spin take as long as
-one.  So the function is given to them, by the entry that compilers call for `omp parallel`
-(GOMP_parallel), which GNU's and LLVM's OpenMP both have.  Where it cannot be found, and in forked
-processes, a pool of threads serves.
+After each parallel operation torch's OpenMP threads wait by spinning, on the cores that our own
+threads would need: two threads of noise beside two that spin take as long as one.  So the function
+runs on torch's threads, through the entry that compilers call for `omp parallel` (GOMP_parallel),
+which GNU's and LLVM's OpenMP both have.  If it cannot be found, and in forked processes, a pool of
+threads is used.
 
 >>> done = []
 >>> on_all(lambda: done.append(1), 2)

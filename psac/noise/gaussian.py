@@ -6,25 +6,24 @@
 
 where z is standard normal and `round` goes to the nearest multiple of g = `grid(std)`.  Guarantees:
 
-- Nothing leaks through low bits.  The noise is an integer number of steps g, drawn without looking
-  at s, and so is what is then scaled and cast, for every s: it is the Gaussian mechanism on
-  round(s), rounded.  That s is rounded first can raise its sensitivity by g sqrt(d) for d entries:
-  at most 2^-28 sqrt(d) std, which is 1e-5 std for ten million.  Plain float32 addition shows s in
-  the spacing of its results (Mironov 2012, doi:10.1145/2382196.2382264; arXiv:2112.05307).
-- The law.  z is Box-Muller in float64, from 63 bits and a sign per radius and 64 per angle: |z|
-  reaches 9.4, which a normal variable passes once in 10^20 draws; values near 0 lie closer
-  together than g.  What is computed errs by a few 2^-52, in the far tail by 2^-47: so the bounds of
-  a grid cell move by a millionth of its width or so, and its mass as little.  The polynomials of
-  `loops` are as long as that takes, and no longer: shorter ones would still be far below g,
-  but loops and machines would no longer agree.
+- Nothing leaks through low bits.  The noise is an integer number of steps g, drawn independently of
+  s, and so is the sum, which is then scaled and cast: the release is the Gaussian mechanism on
+  round(s), rounded.  Rounding s can raise its sensitivity by g sqrt(d) for d entries: at most
+  2^-28 sqrt(d) std, which is 1e-5 std for ten million.  Plain float32 addition reveals s in the
+  spacing of its results (Mironov 2012, doi:10.1145/2382196.2382264; arXiv:2112.05307).
+- The distribution.  z is Box-Muller in float64, from 63 bits and a sign per radius and 64 per
+  angle: |z| reaches 9.4, which a normal variable exceeds once in 10^20 draws; values near 0 lie
+  closer together than g.  Rounding errors are a few 2^-52, in the far tail 2^-47, so the bounds of
+  a grid cell and its mass change by about a millionth.  The polynomials of `loops` have just the
+  length for that: with shorter ones, loops and machines would no longer agree.
 - The bits come from `generator`: see `psac.noise.generators`.  Each tensor, and each CHUNK of a
-  large one, has an AES stream of its own.  Threads, a compiler and the processor's instructions
-  (`loops`) change the speed only: the same seed gives the same noise, but for one step g in
-  one number out of a million where another library computed log, sin and cos.
+  large one, has its own AES stream.  Threads, a compiler and the processor's instructions (`loops`)
+  change only the speed: the same seed gives the same noise, except for one step g in about one of
+  a million numbers where another library computed log, sin and cos.
 
-Left to others: the sensitivity and std, calling this once per logical step, side channels such as
-time.  NaN stays NaN (the engine drops such samples); an entry beyond 2^22 std, with std rounded
-down to a power of two, is clamped to that, which never raises the sensitivity.
+Left to others: sensitivity and std, calling this once per logical step, side channels such as time.
+NaN stays NaN (the engine drops such samples).  An entry beyond 2^22 std, with std rounded down to a
+power of two, is clamped to that, which never raises the sensitivity.
 
 >>> from psac.noise.generators import SecureGenerator
 >>> total = torch.zeros(3)
@@ -64,8 +63,8 @@ def add_noise_(
     """Adds N(0, std^2) to every entry, in place or into `out`, and multiplies by `scale`.
 
     `std` and `scale` must be public: `scale` is meant for 1 / expected_batch_size.  std = 0 means
-    exactly no noise, and no rounding.  Any floating dtype, device and strides; the numbers are
-    drawn on the CPU.  Each entry of each tensor has noise of its own: pass a tied tensor once.
+    exactly no noise, and no rounding.  Any floating dtype, device and strides work; the noise is
+    drawn on the CPU.  Each entry of each tensor gets independent noise: pass a tied tensor once.
     """
     sources = list(tensors)
     targets = sources if out is None else list(out)

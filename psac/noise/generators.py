@@ -1,8 +1,8 @@
 """Where random bits come from: `SecureGenerator` for privacy, `SeededGenerator` for reproduction.
 
-Both give AES-128 counter-mode keystream from the package `cryptography`.  A stream is named by a
-key and a nonce, so that any thread can draw any stream, and none is handed out twice.  A purpose
-(noise, sampling) has a generator of its own: `spawn`.
+Both give AES-128 counter-mode keystream from the package `cryptography`.  A stream has a key and a
+nonce, so any thread can draw any stream, and none is handed out twice.  Each purpose (noise,
+sampling) has its own generator: `spawn`.
 
 >>> len(SecureGenerator().random_bytes(5))
 5
@@ -21,11 +21,11 @@ from psac.errors import warn
 
 
 class InsecureNoiseWarning(UserWarning):
-    """The noise can be computed again by whoever knows the seed, so it protects nobody."""
+    """Anyone who knows the seed can compute the noise, so it protects nobody."""
 
 
 class NoiseGenerator(abc.ABC):
-    """A source of streams.  `secure` says whether a run that draws from it can be private."""
+    """A source of streams.  `secure` says whether a run with it can be private."""
 
     secure: ClassVar[bool]
 
@@ -48,7 +48,7 @@ class NoiseGenerator(abc.ABC):
 
 
 class SecureGenerator(NoiseGenerator):
-    """Every call has its own key from the operating system, forgotten when the call returns.
+    """Every call gets a new key from the operating system, and drops it when it returns.
 
     Guarantees: no two generators, calls or forked processes share a stream; there is no state that
     could be saved, stolen or rewound: saving, pickling and copying raise TypeError.
@@ -64,8 +64,8 @@ class SecureGenerator(NoiseGenerator):
 
     def state_dict(self) -> NoReturn:
         raise TypeError(
-            "the state of a SecureGenerator is never written: with it, the noise could be computed "
-            "again and subtracted. Save nothing; a resumed run makes a new SecureGenerator()."
+            "the state of a SecureGenerator is never saved: anyone who had it could compute the "
+            "noise and subtract it. A resumed run makes a new SecureGenerator()."
         )
 
     def load_state_dict(self, state: dict[str, Any]) -> NoReturn:
@@ -91,8 +91,8 @@ class SeededGenerator(NoiseGenerator):
         except TypeError as error:
             raise TypeError(f"seed is {seed!r}: it must be an integer, or None.") from error
         warn(
-            f"SeededGenerator({seed}) is reproducible: whoever knows the seed can subtract the "
-            "noise, so the run is not private. Use SecureGenerator() for a run that is.",
+            f"SeededGenerator({seed}) is reproducible: anyone who knows the seed can subtract the "
+            "noise, so the run is not private. Use SecureGenerator() for a private run.",
             InsecureNoiseWarning,
         )
         self._set(number, (), 0)
@@ -130,7 +130,7 @@ def refuse_other_generators(generator: object) -> None:
         )
 
 
-PADDING = 16  # What `update_into` wants to have as room beyond the data.
+PADDING = 16  # `update_into` needs that much room beyond the data.
 
 
 def write_keystream(key: bytes, nonce: int, zeros: memoryview, stream: bytearray) -> None:

@@ -15,6 +15,11 @@ def test_the_readme_lists_every_command():
     assert set(re.findall(r"python -m paper (\w+)", text)) == set(COMMANDS)
 
 
+def test_the_wheel_has_the_library_alone():
+    project = (Path(paper.__file__).parents[1] / "pyproject.toml").read_text()
+    assert '[tool.setuptools.packages.find]\ninclude = ["psac", "psac.*"]\n' in project
+
+
 def test_help_lists_every_command(call):
     code, words = call("--help")
     assert code == 0

@@ -2,12 +2,18 @@
 
 from psac.loading.collation.buckets import ByLength
 from psac.loading.collation.isolated import IsolatedCollate
-from psac.loading.collation.padding import Collated, ProbingCollate, refuse_padding_that_counts
+from psac.loading.collation.padding import (
+    Collated,
+    Probe,
+    ProbingCollate,
+    refuse_padding_that_counts,
+)
 
 __all__ = [
     "ByLength",
     "Collated",
     "IsolatedCollate",
+    "Probe",
     "ProbingCollate",
     "refuse_padding_that_counts",
 ]
