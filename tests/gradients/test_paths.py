@@ -64,6 +64,48 @@ def test_what_a_value_decided_may_not_be_remembered():
         norms_of(lambda m, x: m(x).sum(), model=Remembers(2, 2))
 
 
+def test_what_a_value_decided_may_not_be_remembered_in_a_later_step():
+    """The walk over what the function reaches is that of the step before."""
+    remembers = torch.zeros(())
+
+    class Remembers(nn.Linear):
+        flag = None
+
+        def forward(self, x: Tensor) -> Tensor:
+            if remembers > 0 and x.sum() > 0:
+                self.flag = "positive"
+            return super().forward(x)
+
+    model, loss = Remembers(2, 2), lambda m, x: m(x).sum()
+    total = ClippedSum(Evaluator(model), psac.PSAC())
+    for _ in range(3):
+        total.add(loss, (X,))
+    remembers.fill_(1)
+    total.evaluator.outside.accept()
+    with pytest.raises(psac.PrivacyError, match=r"model\.flag"):
+        total.add(loss, (X,))
+    assert model.flag is None
+
+
+def test_what_a_path_writes_in_place_is_changed_back_in_every_step():
+    class Counts(nn.Linear):
+        def __init__(self) -> None:
+            super().__init__(2, 2)
+            self.register_buffer("calls", torch.zeros(()))
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.calls += 1
+            return super().forward(x * 2 if x.sum() > 0 else x) * self.calls
+
+    total = ClippedSum(Evaluator(model := Counts()), psac.PSAC())
+    norms = [total.add(lambda m, x: m(x).sum(), (X,)).norms for _ in range(3)]
+    torch.testing.assert_close(norms[2], norms[0])
+    model.calls.add_(1)  # as the user may between steps: paths begin there now
+    total.evaluator.outside.accept()
+    assert not torch.allclose(total.add(lambda m, x: m(x).sum(), (X,)).norms, norms[0])
+    assert model.calls == 1
+
+
 def test_counters_are_no_memory_of_a_path():
     class Counts(nn.Linear):
         calls = 0

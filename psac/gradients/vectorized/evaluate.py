@@ -24,6 +24,7 @@ from torch.autograd.graph import disable_saved_tensors_hooks
 from psac.gradients import trees
 from psac.gradients.contributions.cluster import clusters_of
 from psac.gradients.errors import NotVectorized, PrivacyError
+from psac.gradients.isolation.beginning import Beginning
 from psac.gradients.isolation.outside import Outside, code_of
 from psac.gradients.isolation.reach import Reach
 from psac.gradients.isolation.state import State, refuse_memory
@@ -88,6 +89,7 @@ class Vectorized:
         self.watch = Watch(outside)
         self.is_half = False  # whether the last call computed in half precision
         self.writes = False  # whether the last call has written to its arguments
+        self._beginning: Beginning | None = None  # of the last batch that was taken path by path
         self.with_loops = False  # whether torch may loop over records where it has no batching rule
 
     def evaluate(
@@ -135,14 +137,17 @@ class Vectorized:
     ) -> Evaluation:
         """Records that take the same path together; each path from the same state."""
         roots, private = {"model": self.model, "loss": loss}, self._private(batch)
-        before, differences, read = State(roots, private), [], []
+        differences, read = [], []
+        known = self._beginning
+        before = Beginning(roots, private) if known is None else known.of(roots, private)
+        self._beginning = before
 
         def evaluate(some: Any) -> Evaluation:
             try:
                 evaluation = self._evaluate(loss, some, randomness, copies)
-                differences.append(before.difference(State(roots, private)))
             finally:
-                before.restore()
+                difference = before.left()
+            differences.append(difference)
             refuse_remains(self.model, self.watch.remains(), roots)
             read.extend(self.watch.read)
             return evaluation
