@@ -4,8 +4,8 @@
   Ordinary code draws it once for the batch, and may branch on it.  It depends on no record.
 - A number with axes of length one (`torch.rand(1) < 0.5`) is each record's own, unless the function
   asks for its value, to branch on it: then it is drawn once, too.
-- Numbers like a tensor of parameters (`torch.randn_like(weight)`, dropout of a weight) are drawn once,
-  as ordinary code draws them for the batch: a weight that all records share stays one that they do.
+- Numbers like a tensor of parameters (`torch.randn_like(weight)`, dropout of a weight) are drawn
+  once, as ordinary code draws them for the batch: the weight stays one that all records share.
 - Draws whose odds are a record's own (`torch.bernoulli(p)`) cannot be the same for all records
   under vmap.  The self-check compares with what plain torch draws, so there each record draws by
   itself.
