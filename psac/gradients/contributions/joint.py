@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -147,8 +147,11 @@ class Joint:
         return slices(self.num_samples, self.bytes_per_sample())
 
     def bytes_per_sample(self) -> int:
+        """Of its gradients, or of the widest place on their way, several times."""
         edges = [(leaf, 0) for leaf in self.leaves.values()] + list(self.parts)
-        return 8 * sum(math.prod(self.graph.shape(edge)) for edge in edges)
+        ends = sum(math.prod(self.graph.shape(edge)) for edge in edges)
+        widest = max(math.prod(self.graph.shape(edge)) for edge in self._below(edges))
+        return 8 * max(ends, 4 * widest)
 
     def rows(self, samples: slice | Tensor) -> dict[str, Tensor]:
         """Per-sample gradients of the cluster's parameters."""
@@ -241,21 +244,22 @@ class Joint:
 
     def _is_half(self, edge: Edge) -> bool:
         """Whether something between here and the parameters is in half precision."""
-        stack, seen = [edge], set()
-        while stack:
-            number, k = stack.pop()
-            if number < 0 or (number, k) in seen:
-                continue
-            seen.add((number, k))
+        for number, k in self._below([edge]):
             node = self.graph.nodes[number]
-            if self.graph.names[number] == ACCUMULATE:
-                dtype = node.variable.dtype
-            else:
-                dtype = node._input_metadata[k].dtype
-                stack.extend(self.graph.children[number])
-            if dtype in HALF:
+            is_leaf = self.graph.names[number] == ACCUMULATE
+            if (node.variable if is_leaf else node._input_metadata[k]).dtype in HALF:
                 return True
         return False
+
+    def _below(self, edges: Iterable[Edge]) -> set[Edge]:
+        """Everything between these and the parameters."""
+        stack, seen = list(edges), set()
+        while stack:
+            number, k = stack.pop()
+            if number >= 0 and (number, k) not in seen:
+                seen.add((number, k))
+                stack.extend(self.graph.children[number])
+        return seen
 
     def zero_samples(self, samples: Tensor) -> None:
         for part in (*self.parts.values(), *self.kept.values()):
