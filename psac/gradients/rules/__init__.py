@@ -28,7 +28,7 @@ from psac.gradients.rules import (
     losses,
     matrix,
 )
-from psac.gradients.rules import normalization, recurrent, values
+from psac.gradients.rules import normalization, recurrent, routing, values
 
 Rule = Callable[..., Any]
 FUNCTIONS_OF_TORCH: Any = torch._C._VariableFunctions  # type: ignore[attr-defined]
@@ -97,6 +97,8 @@ FUNCTIONS: dict[Rule, tuple[Any, ...]] = {
     recurrent.gru_cell: (torch.gru_cell,),
     recurrent.rnn_tanh_cell: (torch.rnn_tanh_cell,),
     recurrent.rnn_relu_cell: (torch.rnn_relu_cell,),
+    routing.grouped_mm: (FUNCTIONS_OF_TORCH._grouped_mm,),
+    routing.histc: (torch.histc, Tensor.histc),
     losses.cross_entropy: (torch.nn.functional.cross_entropy,),
     losses.nll_loss: (torch.nn.functional.nll_loss,),
     derivatives.grad: (torch.autograd.grad,),
