@@ -70,6 +70,7 @@ FUNCTIONS: dict[Rule, tuple[Any, ...]] = {
     values.as_int: (Tensor.__int__, Tensor.__index__),
     values.as_float: (Tensor.__float__,),
     values.tolist: (Tensor.tolist,),
+    values.masked_select: (torch.masked_select, Tensor.masked_select),
     values.getitem: (Tensor.__getitem__,),
     values.setitem: (Tensor.__setitem__,),
     values.where: (torch.where,),
@@ -77,8 +78,8 @@ FUNCTIONS: dict[Rule, tuple[Any, ...]] = {
     **{
         values.decided(function): (function,)
         for function in (
-            torch.nonzero, Tensor.nonzero, torch.argwhere, Tensor.argwhere, torch.masked_select,
-            Tensor.masked_select, torch.unique, Tensor.unique, torch.unique_consecutive,
+            torch.nonzero, Tensor.nonzero, torch.argwhere, Tensor.argwhere,
+            torch.unique, Tensor.unique, torch.unique_consecutive,
             Tensor.unique_consecutive, torch.equal, Tensor.equal, torch.allclose, Tensor.allclose,
         )
     },

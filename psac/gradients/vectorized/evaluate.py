@@ -33,6 +33,7 @@ from psac.gradients.measured import Measured
 from psac.gradients.precision import without_autocast
 from psac.gradients.rules.chance import NeedsSharing, Place
 from psac.gradients.rules.derivatives import NeedsCopies
+from psac.gradients.rules.selection import NeedsShapes
 from psac.gradients.rules.values import NeedsPaths
 from psac.gradients.vectorized.libraries import (
     is_loop_over_records,
@@ -83,6 +84,7 @@ class Vectorized:
         self.names = {id(p): name for name, p in parameters.items()}
         self.at_source: list[str] = []
         self.of_copies: set[Any] = set()  # functions that differentiate a gradient of their own
+        self.of_shapes: set[Any] = set()  # functions that ask how many rows a mask selects
         self.branching: set[Any] = set()  # functions that depend on values
         self.shared_draws: dict[Any, set[Place]] = {}  # by function: numbers that it branches on
         self.activation_bytes = 0
@@ -114,6 +116,8 @@ class Vectorized:
                 return self._evaluate(loss, batch, randomness, copies)
             except NeedsPaths:
                 self.branching.add(code)
+            except NeedsShapes:
+                self.of_shapes.add(code)
             except NeedsCopies:
                 self.of_copies.add(code)
             except NeedsSharing as draw:
@@ -170,6 +174,7 @@ class Vectorized:
         rec = Recorder(trees.num_records(batch), self.watch, randomness)
         rec.only_copies = code_of(loss) in self.of_copies
         rec.follows_paths = code_of(loss) in self.branching
+        rec.selects = code_of(loss) not in self.of_shapes
         rec.shared_draws = self.shared_draws.get(code_of(loss), ())
         inputs = [
             (leaf.detach().clone() if copies else leaf.detach()).unsqueeze(1) for leaf in leaves
@@ -276,6 +281,8 @@ def together(paths: list[Path], n: int) -> Evaluation:
 
 def scalar(rec: Recorder, result: Any) -> Tensor:
     """The loss of a record, in a tensor without axes."""
+    if id(result) in rec.selected:
+        rec.stop(NeedsShapes())
     result = one_number(result)
     if not is_wrapped(result) and result.requires_grad:
         result = rec.copies(result, "loss")  # it depends on no record
