@@ -154,7 +154,7 @@ class Call(NamedTuple):
 
     rec: Recorder
     func: Any
-    args: tuple
+    args: tuple[Any, ...]
     kwargs: dict[str, Any]
     mask: Tensor
     axes: list[int]
