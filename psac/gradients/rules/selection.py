@@ -282,8 +282,9 @@ def along_an_axis(call: Call) -> Any:
 
 def size(call: Call) -> Any:
     """Of an axis that is not that of rows."""
-    axis = call.kwargs.get("dim", call.args[1] if len(call.args) > 1 else 0)
-    return call.args[0].size(axis) if axis % call.dims else NotImplemented
+    values, *given = call.args
+    axis = call.kwargs.get("dim", given[0] if given else 0)
+    return values.size(axis) if axis % call.dims else NotImplemented
 
 
 def linear(call: Call) -> Any:

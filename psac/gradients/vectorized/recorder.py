@@ -166,6 +166,16 @@ class Recorder(TorchFunctionMode):
             self.rules[key][rule] = None
         return self._copies[key]
 
+    def one_for_each(self, input: Tensor) -> Tensor:
+        """The input of a layer, of which ordinary code has one for each record of a batch.
+
+        `queries.expand(len(x), -1, -1)` has an axis of length one here, and is a parameter.
+        """
+        if is_wrapped(input) or not input.requires_grad or not torch.is_grad_enabled():
+            return input
+        is_batch = input.dim() > 2 and 1 in input.shape[:-1]
+        return self.copies(input, "expand") if is_batch and self.serves(input) else input
+
     def close(self) -> None:
         """The function is over: nobody needs copies as tensors of records any more."""
         self._copies, self.draws, self.selected = {}, {}, {}
