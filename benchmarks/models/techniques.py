@@ -184,7 +184,7 @@ def proximal() -> Case:
 
 
 class Bayesian(nn.Module):
-    """Weights drawn anew for each record."""
+    """Weights drawn anew in each step."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()

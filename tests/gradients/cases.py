@@ -19,6 +19,7 @@ from tests.gradients.models import (  # noqa: F401  # each adds its rows
     parametrizations,
     products,
     recurrent,
+    selections,
     unusual,
     values,
 )

@@ -10,6 +10,7 @@ from torch.nn.utils.parametrizations import orthogonal, weight_norm
 import psac
 from psac.gradients import ClippedSum, Evaluator
 from psac.gradients.contributions import derived, joint
+from psac.gradients.contributions.exponential import of_matrix_exp_rows
 from psac.gradients.contributions.single import Single
 from psac.gradients.contributions.weights import Weights
 from tests import oracles
@@ -32,8 +33,14 @@ METHODS = {
     ("penalty_times_record", "0.weight"): "product of norms + shared gradient + cross term",
     ("penalty_of_weight_norm", "parametrizations.weight.original1"): "shared gradient",
     ("scaled_table", "w"): "unique rows",
+    ("queries_of_a_record", "v"): "gram",
+    ("queries_of_a_record", "w"): "instantiated",
+    ("halves_used_twice", "w"): "gram",
+    ("overlapping_slices", "w"): FORMED,
     ("mirrored_weight", "w"): FORMED,
-    ("orthogonal", "parametrizations.weight.original"): FORMED,
+    ("orthogonal", "parametrizations.weight.original"): "formed in slices",
+    ("turned_weight", "w"): "formed in slices",
+    ("exponential_weight_at_positions", "w"): "formed in slices",
 }
 
 
@@ -97,6 +104,26 @@ def test_an_orthogonal_weight_and_what_it_is_made_of_are_one_group():
     model = orthogonal(nn.Linear(4, 4))
     rules = {"*original": psac.PSAC(), "*": psac.PSAC()}
     psac.weighted_gradient(model, lambda m, x: m(x).square().sum(), torch.randn(5, 4), rules)
+
+
+@pytest.mark.parametrize("size", [0.0, 0.3, 1.0, 7.0])
+def test_gradients_of_a_matrix_exponential_are_exact_to_rounding(size: float):
+    torch.manual_seed(0)
+    matrix = torch.randn(7, 7, dtype=torch.float64)
+    matrix = (matrix * size / matrix.norm()).requires_grad_()
+    left, right = torch.randn(2, 1, 1, 3, 7, dtype=torch.float64)
+    (expected,) = torch.autograd.grad(
+        torch.matrix_exp(matrix), matrix, left[0, 0].t() @ right[0, 0]
+    )
+    rows = of_matrix_exp_rows(matrix.detach(), left, right)
+    assert rows is not None
+    torch.testing.assert_close(rows[0][0, 0].t() @ rows[1][0, 0], expected, rtol=1e-7, atol=1e-8)
+
+
+def test_the_exponential_of_a_huge_matrix_is_left_to_torch():
+    rows = torch.ones(1, 1, 1, 3)
+    for size in (1e3, torch.inf, torch.nan):
+        assert of_matrix_exp_rows(torch.full((3, 3), size), rows, rows) is None
 
 
 def test_two_parameters_of_one_weight_do_not_share_what_sums_write_to():

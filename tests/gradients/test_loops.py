@@ -77,6 +77,53 @@ def test_convolutions_equal_the_ordinary_weight_gradient_of_each_sample(
 
 @needs_a_compiler
 @given(
+    samples=st.sampled_from([1, 2, 4, 33]),
+    frames=st.integers(1, 3),
+    groups=st.integers(1, 3),
+    out_channels=small,
+    kernel=st.tuples(st.integers(1, 9), st.integers(1, 9)),
+    stride=pairs,
+    dilation=pairs,
+    padding=st.tuples(st.integers(0, 2), st.integers(0, 2)),
+    room=st.tuples(st.integers(0, 4), st.integers(0, 20)),
+)
+def test_depthwise_convolutions_equal_the_ordinary_weight_gradient_of_each_sample(
+    samples, frames, groups, out_channels, kernel, stride, dilation, padding, room
+):
+    height, width = (d * (k - 1) + 1 + more for d, k, more in zip(dilation, kernel, room, strict=1))
+    inputs = torch.randn(samples * frames, groups, height, width)
+    weight = torch.randn(groups * out_channels, 1, *kernel)
+    settings = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
+    grad = torch.randn_like(F.conv2d(inputs, weight, **settings))
+    expected = torch.stack(
+        [
+            torch.nn.grad.conv2d_weight(its_inputs, weight.shape, its_grad, **settings)
+            for its_inputs, its_grad in zip(inputs.split(frames), grad.split(frames), strict=True)
+        ]
+    )
+    geometry = Geometry(
+        1, height, width, out_channels, *grad.shape[2:], groups,
+        kernel, stride, padding, dilation, frames,
+    )  # fmt: skip
+    kept = torch.full((samples, *weight.shape), torch.nan)
+    norms = compiled.depthwise(inputs, grad, geometry, kept)
+    torch.testing.assert_close(kept, expected, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(norms, expected.flatten(1).square().sum(1), rtol=1e-4, atol=1e-4)
+
+
+@needs_a_compiler
+def test_depthwise_gradients_do_not_depend_on_the_samples_before():
+    inputs, grad = torch.randn(5, 2, 9, 20), torch.randn(5, 2, 9, 20)
+    geometry = Geometry(1, 9, 20, 1, 9, 20, 2, (5, 5), (1, 1), (2, 2), (1, 1))
+    after, alone = torch.empty(5, 2, 25), torch.empty(1, 2, 25)
+    inputs[:4], grad[:4] = torch.inf, torch.nan
+    compiled.depthwise(inputs, grad, geometry, after)
+    compiled.depthwise(inputs[4:], grad[4:], geometry, alone)
+    assert torch.equal(after[4:], alone)
+
+
+@needs_a_compiler
+@given(
     samples=small,
     groups=st.integers(1, 3),
     channels=small,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 
 import numpy as np
 import pytest
@@ -12,7 +13,10 @@ from torch import Tensor, nn
 
 import psac
 from psac.gradients import ClippedSum, Evaluator
+from psac.gradients.groups import TOGETHER
 from tests import oracles
+from tests.gradients.cases import CASES
+from tests.gradients.models.selections import PARTED, SELECTED
 
 X = torch.tensor([[1.0, 2.0], [-3.0, 1.0], [2.0, 2.0], [-1.0, -1.0]])
 
@@ -64,6 +68,48 @@ def test_what_a_value_decided_may_not_be_remembered():
         norms_of(lambda m, x: m(x).sum(), model=Remembers(2, 2))
 
 
+def test_what_a_value_decided_may_not_be_remembered_in_a_later_step():
+    """The walk over what the function reaches is that of the step before."""
+    remembers = torch.zeros(())
+
+    class Remembers(nn.Linear):
+        flag = None
+
+        def forward(self, x: Tensor) -> Tensor:
+            if remembers > 0 and x.sum() > 0:
+                self.flag = "positive"
+            return super().forward(x)
+
+    model, loss = Remembers(2, 2), lambda m, x: m(x).sum()
+    total = ClippedSum(Evaluator(model), psac.PSAC())
+    for _ in range(3):
+        total.add(loss, (X,))
+    remembers.fill_(1)
+    total.evaluator.outside.accept()
+    with pytest.raises(psac.PrivacyError, match=r"model\.flag"):
+        total.add(loss, (X,))
+    assert model.flag is None
+
+
+def test_what_a_path_writes_in_place_is_changed_back_in_every_step():
+    class Counts(nn.Linear):
+        def __init__(self) -> None:
+            super().__init__(2, 2)
+            self.register_buffer("calls", torch.zeros(()))
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.calls += 1
+            return super().forward(x * 2 if x.sum() > 0 else x) * self.calls
+
+    total = ClippedSum(Evaluator(model := Counts()), psac.PSAC())
+    norms = [total.add(lambda m, x: m(x).sum(), (X,)).norms for _ in range(3)]
+    torch.testing.assert_close(norms[2], norms[0])
+    model.calls.add_(1)  # as the user may between steps: paths begin there now
+    total.evaluator.outside.accept()
+    assert not torch.allclose(total.add(lambda m, x: m(x).sum(), (X,)).norms, norms[0])
+    assert model.calls == 1
+
+
 def test_counters_are_no_memory_of_a_path():
     class Counts(nn.Linear):
         calls = 0
@@ -98,6 +144,71 @@ def test_records_that_do_not_count_add_nothing():
     torch.manual_seed(0)
     norms = psac.per_sample_norms(nn.Linear(2, 2), loss, (X,))
     assert (norms > 0).tolist() == [True, False, True, False]
+
+
+# Rows that a mask selects
+def masked_mean(model: nn.Module, x: Tensor, mask: Tensor) -> Tensor:
+    return model(x)[mask].exp().mean()
+
+
+def some_masks() -> tuple[Tensor, Tensor]:
+    torch.manual_seed(0)
+    return torch.randn(4, 6, 2), torch.rand(4, 6).argsort(1) < torch.tensor([[2], [6], [1], [4]])
+
+
+@pytest.mark.parametrize("name", [*SELECTED, *PARTED])
+def test_only_functions_that_need_the_number_of_rows_are_evaluated_path_by_path(name):
+    torch.manual_seed(0)
+    model, batch, loss, _ = CASES[name]()
+    evaluation = Evaluator(model)(loss, batch)
+    assert evaluation.way == "vmap"
+    assert bool(evaluation.paths) == (name in PARTED)
+
+
+def test_how_many_rows_other_records_select_changes_nothing():
+    (x, masks), model, norms = some_masks(), nn.Linear(2, 3), []
+    for mask in (masks, torch.cat([masks[:1], ~masks[1:]])):
+        norms.append(psac.per_sample_norms(model, masked_mean, (x, mask))[0])
+    assert norms[0] == norms[1]
+
+
+def test_rows_that_are_not_selected_are_not_computed_with():
+    """Their logarithm would be NaN."""
+
+    def loss(model: nn.Module, x: Tensor, mask: Tensor) -> Tensor:
+        out = model(x).where(mask.unsqueeze(-1), -1.0) + 9 * mask.unsqueeze(-1)
+        return out[mask].log().sum() + out[mask].sqrt().mean()
+
+    (x, masks), model = some_masks(), nn.Linear(2, 3)
+    evaluation = Evaluator(model)(loss, (x, masks))
+    assert not evaluation.paths
+    (squares,) = evaluation.measured.norms_squared(TOGETHER)
+    assert squares is not None
+    expected = oracles.norms(oracles.gradients(model, loss, (x, masks)))
+    torch.testing.assert_close(squares.sqrt().double(), expected, rtol=1e-4, atol=1e-6)
+
+
+def test_records_that_select_nothing_add_nothing():
+    (x, masks), model = some_masks(), nn.Linear(2, 3)
+    masks[1] = False
+    norms = psac.per_sample_norms(model, lambda m, x, k: m(x)[k].square().sum(), (x, masks))
+    assert (norms > 0).tolist() == [True, False, True, True]
+
+
+def test_code_that_no_mode_sees_finds_nothing_of_selected_rows():
+    def center(values: Tensor) -> Tensor:
+        return values.mean()
+
+    def loss(model: nn.Module, x: Tensor, mask: Tensor) -> Tensor:
+        return (scripted(model(x)[mask]) - 1).square()
+
+    (x, masks), model = some_masks(), nn.Linear(2, 3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        scripted = torch.jit.script(center)
+        norms = psac.per_sample_norms(model, loss, (x, masks))
+    expected = oracles.norms(oracles.gradients(model, loss, (x, masks)))
+    torch.testing.assert_close(norms.double(), expected, rtol=1e-4, atol=1e-6)
 
 
 # Tensors that are written

@@ -76,6 +76,16 @@ MODELS = {
     ),
 }
 
+OF_WEIGHTS = {
+    "noise_like_weights": lambda: raw(
+        lambda m, x: x @ (m.w + m.s.exp() * torch.randn_like(m.w)), w=(8, 3), s=(8, 3)
+    ),
+    "numbers_like_weights": lambda: raw(
+        lambda m, x: x @ (m.w * torch.rand_like(m.w) * torch.randint_like(m.w, 1, 9)), w=(8, 3)
+    ),
+    "dropout_of_weights": lambda: raw(lambda m, x: x @ F.dropout(2 * m.w, 0.5), w=(8, 3)),
+}
+
 
 def raw_decoder() -> nn.Module:
     class Decoder(nn.TransformerDecoderLayer):
@@ -89,11 +99,11 @@ def loss(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
     return uneven(model(x))
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", [*MODELS, *OF_WEIGHTS])
 def test_random_layers_are_served_by_the_fast_way(name):
     """Which implies that they agree with plain autograd, on the same draws: psac compares them."""
     torch.manual_seed(0)
-    model = MODELS[name]().train()
+    model = {**MODELS, **OF_WEIGHTS}[name]().train()
     sensitive = ClippedSum(Evaluator(model), psac.PSAC()).add(loss, torch.randn(6, 3, 8))
     assert sensitive.way == "vmap"
     assert bool((sensitive.norms > 0).all())
@@ -106,6 +116,17 @@ def test_equal_records_have_draws_of_their_own(name):
     x = torch.randn(1, 3, 8).expand(40, 3, 8)
     norms = psac.per_sample_norms(model, loss, x)
     assert len(set(norms.tolist())) > 10
+
+
+@pytest.mark.parametrize("name", OF_WEIGHTS)
+def test_numbers_like_a_weight_are_drawn_once_for_the_batch(name):
+    torch.manual_seed(0)
+    model, x = OF_WEIGHTS[name]().train(), torch.randn(1, 3, 8).expand(40, 3, 8)
+    evaluator = Evaluator(model)
+    first, second = evaluator(loss, x), evaluator(loss, x)
+    assert len(set(first.losses.tolist())) == 1
+    assert not torch.equal(first.losses, second.losses)
+    assert "copies" not in str(first.rules)
 
 
 def test_the_gradient_of_a_record_is_that_of_its_own_mask():

@@ -10,10 +10,11 @@ import torch
 from torch import nn
 
 from psac.gradients import Evaluator
+from psac.gradients.groups import TOGETHER
 from psac.gradients.rules import FUNCTIONS, RULES
 from psac.gradients.vectorized.recorder import Recorder
 from tests.gradients.cases import CASES
-from tests.gradients.test_randomness import MODELS as RANDOM
+from tests.gradients.test_randomness import MODELS, OF_WEIGHTS
 from tests.gradients.test_randomness import loss as loss_of_random
 
 # The parameters of these may be large: a copy for each record would take too much memory.
@@ -85,7 +86,7 @@ def notes() -> dict[str, Notes]:
             if way == "vmap":
                 now[0] = found[name] = Notes(large=large_parameters(model))
                 Evaluator(model).vectorized.evaluate(loss, batch)
-        for name, build in RANDOM.items():
+        for name, build in {**MODELS, **OF_WEIGHTS}.items():
             model, now[0] = build(), found.setdefault(name, Notes())
             vectorized = Evaluator(model).vectorized
             vectorized.evaluate(loss_of_random, torch.randn(5, 3, 8), randomness="same")
@@ -112,3 +113,22 @@ def test_parameters_of_large_layers_are_not_copied_for_each_record(notes):
         name: names for name, names in copied.items() if names and name not in LEFT_TO_TORCH
     } == {}
     assert {name for name in LEFT_TO_TORCH if not copied[name]} == set()
+
+
+def test_rows_of_other_records_cannot_be_routed_to_an_expert():
+    """Ends behind a record's own rows are cut; torch would read on in memory."""
+
+    def loss(model: nn.Module, x: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+        return torch._grouped_mm(x[0], model.weight[None], offs=ends[0]).square().sum()
+
+    model = nn.Linear(4, 4, bias=False)
+    x, ends = torch.randn(3, 5, 4), torch.tensor([[9], [5], [-7]], dtype=torch.int32)
+    vectorized = Evaluator(model).vectorized
+    norms = []
+    for factor in (1, 100):
+        x[1] *= factor
+        (squares,) = vectorized.evaluate(loss, (x, ends)).measured.norms_squared(TOGETHER)
+        norms.append(squares)
+    assert torch.equal(norms[0][0], norms[1][0])
+    assert norms[0][0] > 0
+    assert norms[0][2] == norms[1][2] == 0

@@ -7,6 +7,7 @@ operation of f maps contributions to contributions.
     broadcast parameters  sums over rows, columns or everything, [n, few numbers]
     weight norm           the part of the gradient along each row, and the rest
     matrix products       low-rank additions
+    matrix exponential    a few outer products for each (exponential.py): orthogonal weights
     one number            its gradient for each record, times that of the parameters, which is the
                           same for all: penalties of weights, spectral norms
 
@@ -25,6 +26,7 @@ import torch
 from torch import Tensor
 
 from psac.gradients.contributions.base import Contribution, Dense, Outer
+from psac.gradients.contributions.exponential import of_matrix_exp_rows
 from psac.gradients.contributions.graph import ACCUMULATE, Edge, Graph, Node
 from psac.gradients.contributions.joined import Sum, joined
 from psac.gradients.contributions.lookup import Lookup
@@ -315,6 +317,16 @@ def of_weight_norm(node: Node, part: Contribution, shapes: Shapes) -> Gains:
     return gains
 
 
+def of_matrix_exp(node: Node, part: Contribution, shapes: Shapes) -> Gains:
+    """Some positions for each that there was."""
+    part = plain(part)
+    outer = part.as_outer() if isinstance(part, Single) else part
+    rows = of_matrix_exp_rows(wide(node._saved_self), wide(outer.left), wide(outer.right))
+    if rows is None:
+        raise Unstructured
+    return [product(outer, *rows)]
+
+
 RULES: dict[str, Callable[..., Gains]] = {
     "MulBackward0": of_mul,
     "DivBackward0": of_div,
@@ -322,5 +334,6 @@ RULES: dict[str, Callable[..., Gains]] = {
     "SubBackward0": of_sub,
     "ExpandBackward0": of_expand,
     "MmBackward0": of_mm,
+    "LinalgMatrixExpBackward0": of_matrix_exp,
     "WeightNormInterfaceBackward0": of_weight_norm,
 }

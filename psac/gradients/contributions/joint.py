@@ -2,8 +2,8 @@
 
 same parameter, every use holds it whole   joined in the parameter's own space, cross terms
                                            included
-slices that do not overlap                 squared norms add
-anything else (an orthogonal weight, ...)  per-sample gradients of the sources, pulled back to
+slices that do not overlap                 squared norms add; uses of the same slice are joined
+anything else (a softmax of parameters, ...)  per-sample gradients of the sources, pulled back to
                                            the parameters
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -53,6 +53,12 @@ ISOMETRIES = frozenset(
 )
 # Rows that are kept whatever the budget: slices of them take as much, and autograd formed them.
 KEPT_BYTES = TEMPORARY_BYTES
+# Of such a node, what tells where its entries go.
+SETTINGS = (
+    *("_saved_dim", "_saved_dim0", "_saved_dim1", "_saved_dims", "_saved_index", "_saved_start"),
+    *("_saved_end", "_saved_step", "_saved_split_size", "_saved_split_sizes"),
+    "_saved_self_sym_sizes",
+)
 TRANSPOSES = frozenset({"TBackward0", "TransposeBackward0"})
 WHOLE = TRANSPOSES | {"ToCopyBackward0", "AliasBackward0", "CloneBackward0"}
 
@@ -62,7 +68,8 @@ def way(graph: Graph, edge: Edge) -> str:
     passed, number = [], edge[0]
     while number not in graph.parameters:
         children = [c for c in graph.children[number] if c[0] >= 0]
-        if len(children) != 1 or graph.names[number] not in ISOMETRIES:
+        name = graph.names[number]
+        if len(children) != 1 or not (name in ISOMETRIES or is_no_expansion(graph, number)):
             return "general"
         passed.append(graph.names[number])
         number = children[0][0]
@@ -73,6 +80,25 @@ def way(graph: Graph, edge: Edge) -> str:
         if len(graph.shape(edge)) == 2:
             return "transposed" if turns % 2 else "itself"
     return "isometric"
+
+
+def is_no_expansion(graph: Graph, number: int) -> bool:
+    """An `expand` of axes of length one, for a batch of one record."""
+    sizes = (math.prod(graph.shape(edge)) for edge in ((number, 0), graph.children[number][0]))
+    return graph.names[number] == "ExpandBackward0" and len(set(sizes)) == 1
+
+
+def entries(graph: Graph, edge: Edge) -> object:
+    """The same for sources that are the same entries of a parameter, in the same order."""
+    if way(graph, edge) == "general":
+        return edge
+    passed: list[object] = [graph.shape(edge)]
+    while edge[0] not in graph.parameters:
+        node = graph.nodes[edge[0]]
+        settings = [getattr(node, name, None) for name in SETTINGS]
+        passed.append((graph.names[edge[0]], edge[1], *settings))
+        edge = next(child for child in graph.children[edge[0]] if child[0] >= 0)
+    return edge, tuple(passed)
 
 
 class Joint:
@@ -101,7 +127,11 @@ class Joint:
             ]
             self.parts = {(number, 0): joined(turned)}
         else:
-            self.parts = {edge: joined(parts) for edge, parts in uses.items()}
+            alike: dict[object, tuple[Edge, list[Contribution]]] = {}
+            for edge, parts in uses.items():
+                key = entries(graph, edge) if len(uses) > 1 else edge
+                alike.setdefault(key, (edge, []))[1].extend(parts)
+            self.parts = {edge: joined(parts) for edge, parts in alike.values()}
         self.kept: dict[str, Dense] = {}  # per-sample gradients of the parameters
         self.method = ""
 
@@ -147,8 +177,11 @@ class Joint:
         return slices(self.num_samples, self.bytes_per_sample())
 
     def bytes_per_sample(self) -> int:
+        """Of its gradients, or of the widest place on their way, several times."""
         edges = [(leaf, 0) for leaf in self.leaves.values()] + list(self.parts)
-        return 8 * sum(math.prod(self.graph.shape(edge)) for edge in edges)
+        ends = sum(math.prod(self.graph.shape(edge)) for edge in edges)
+        widest = max(math.prod(self.graph.shape(edge)) for edge in self._below(edges))
+        return 8 * max(ends, 4 * widest)
 
     def rows(self, samples: slice | Tensor) -> dict[str, Tensor]:
         """Per-sample gradients of the cluster's parameters."""
@@ -241,21 +274,22 @@ class Joint:
 
     def _is_half(self, edge: Edge) -> bool:
         """Whether something between here and the parameters is in half precision."""
-        stack, seen = [edge], set()
-        while stack:
-            number, k = stack.pop()
-            if number < 0 or (number, k) in seen:
-                continue
-            seen.add((number, k))
+        for number, k in self._below([edge]):
             node = self.graph.nodes[number]
-            if self.graph.names[number] == ACCUMULATE:
-                dtype = node.variable.dtype
-            else:
-                dtype = node._input_metadata[k].dtype
-                stack.extend(self.graph.children[number])
-            if dtype in HALF:
+            is_leaf = self.graph.names[number] == ACCUMULATE
+            if (node.variable if is_leaf else node._input_metadata[k]).dtype in HALF:
                 return True
         return False
+
+    def _below(self, edges: Iterable[Edge]) -> set[Edge]:
+        """Everything between these and the parameters."""
+        stack, seen = list(edges), set()
+        while stack:
+            number, k = stack.pop()
+            if number >= 0 and (number, k) not in seen:
+                seen.add((number, k))
+                stack.extend(self.graph.children[number])
+        return seen
 
     def zero_samples(self, samples: Tensor) -> None:
         for part in (*self.parts.values(), *self.kept.values()):

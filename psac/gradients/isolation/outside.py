@@ -221,6 +221,16 @@ class Snapshot:
 
     def is_same(self, root: Any = None) -> bool:
         """Whether all is in its place: quick, and sometimes False though nothing has changed."""
+        return self.is_same_but_tensors(root) and (
+            not self._tensors or prints(self._tensors, self._place) == self._prints
+        )
+
+    def retake(self) -> None:
+        """Of tensors, their content now."""
+        self._prints = prints(self._tensors, self._place)
+
+    def is_same_but_tensors(self, root: Any = None) -> bool:
+        """Whether all is in its place, whatever is in tensors."""
         return (
             (root is self._root or (isinstance(root, MethodType) and root == self._root))
             and not any(map(len, self._empty))
@@ -230,7 +240,6 @@ class Snapshot:
             and all(store.get(name, MISSING) is value for store, name, value in self._names)
             and all(are_same(parts_in(value), before) for value, before in self._parts)
             and all(content_at(v, self._place) == before for v, before in self._contents)
-            and (not self._tensors or prints(self._tensors, self._place) == self._prints)
         )
 
     def take_plain(self) -> list[str]:

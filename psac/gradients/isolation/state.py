@@ -114,6 +114,10 @@ class State:
         if not self.has_environment():
             os.environ.clear()
             os.environ.update(self._environment)
+        self.restore_values()
+
+    def restore_values(self) -> None:
+        """What is written in place, where containers hold what they held."""
         self.empty_caches()
         for put, state in self._puts:
             put(state)
@@ -125,6 +129,20 @@ class State:
                     value[...] = content
                 else:
                     value[:] = content
+
+    def holds(self, private: Container[int]) -> bool:
+        """Whether it holds memory of these records."""
+        return any(storage_of(v) in private for v, _ in self._values if isinstance(v, Tensor))
+
+    def retake(self) -> None:
+        """Of tensors, their content now; everything else is as it was."""
+        self._values = [
+            (value, value.detach().clone() if isinstance(value, Tensor) else content)
+            for value, content in self._values
+        ]
+        tensors = {path: value for path, value in self.reach.found if isinstance(value, Tensor)}
+        for path in tensors.keys() & self.leaves.keys():
+            self.leaves[path] = leaf_of(tensors[path])
 
     def empty_caches(self) -> None:
         for cache in self._caches:

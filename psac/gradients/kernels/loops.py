@@ -2,6 +2,7 @@
 
     convolution  forms a sample's weight gradient in the cache, takes its norm, keeps or drops it;
                  `convolution_sum` adds it up, weighted
+    depthwise    the same of one input channel, along rows of outputs
     pixels       the norm of a convolution's weight gradient, from inner products of pixels
     gram         the norm of a sum of outer products, from half of each symmetric Gram matrix
     pairs        the norm of one outer product
@@ -42,7 +43,8 @@ CHUNKS = 16  # of the samples of a weighted sum: one for each of so many threads
 size = ctypes.c_int64
 COUNTING = (
     *("lanes", "group", "gram_numbers", "gram_bytes", "some_alive"),
-    *("convolution_bytes", "pixels_bytes", "lookup_bytes", "lookup_columns"),
+    *("convolution_bytes", "depthwise_bytes", "pixels_bytes", "lookup_bytes"),
+    "lookup_columns",
 )
 
 
@@ -212,6 +214,17 @@ class Loops:
             memory=self._library.psac_convolution_bytes(numbers), step=chunk,
         )  # fmt: skip
         return sums.sum(0)
+
+    def depthwise(self, inputs: Tensor, grad: Tensor, geometry: Geometry, kept: Tensor) -> Tensor:
+        """Squared norms [n] of weight gradients of one input channel, which `kept` takes."""
+        inputs, grad, numbers = inputs.contiguous(), grad.contiguous(), geometry.in_memory()
+        squares = inputs.new_empty(len(kept))
+        self._run(
+            "depthwise", len(kept), inputs.data_ptr(), grad.data_ptr(), kept.data_ptr(), None,
+            squares.data_ptr(), None, ctypes.addressof(numbers), None, None, None,
+            memory=self._library.psac_depthwise_bytes(numbers),
+        )  # fmt: skip
+        return squares
 
     def pixels(self, inputs: Tensor, grad: Tensor, geometry: Geometry) -> GramSum:
         """Squared norms [n] of weight gradients of stride one, and their diagonal part."""
@@ -468,7 +481,11 @@ def _agree(found: Loops) -> bool:
     added = right.new_zeros(3, 5, 37).index_add_(1, index[0, :3], right[:, :3])
     added.index_add_(1, index[0, 4:], right[:, 4:])
     of_layer_norm = list(zip(*found.layer_norm(right, right, mean, rstd), strict=True))
+    of_one, thin = geometry._replace(channels=1, out_channels=1, groups=4), random(2, 4, 1, 3, 2)
     expected = {
+        "depthwise": torch.stack(
+            [p @ g for p, g in zip(patches.view(8, 6, 28), grad.view(8, 28), strict=True)]
+        ).view(2, 4, 1, 3, 2),
         "norms": square_sum(formed),
         "formed": formed,
         "sum of formed": (formed * weights.view(2, 1, 1)).sum(0),
@@ -491,7 +508,9 @@ def _agree(found: Loops) -> bool:
         "squares of layer norm": layer_norm.square().sum(2),
         "group norm": torch.stack([right.sum(2), (right * normalised).sum(2)]),
     }
+    found.depthwise(inputs, grad, of_one, thin)
     given = {
+        "depthwise": thin,
         "norms": found.convolution(inputs, grad, geometry, kept, of_channels),
         "formed": kept[:, 0, :, :4],
         "sum of formed": found.convolution_sum(inputs, grad, geometry, weights)[0, :, :4],

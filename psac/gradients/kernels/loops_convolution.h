@@ -236,6 +236,93 @@ void psac_convolution(const void *given, void *memory, int64_t first, int64_t la
     }
 }
 
+/* --- Convolutions of one input channel: C[d] = sum over positions p of X[p + d] G[p] ------------
+ * for each kernel offset d.  Positions of a row lie along the lanes.  X is padded, and its columns
+ * are sorted by their remainder modulo the stride, so that an offset is one distance in memory. */
+
+typedef struct {
+    int64_t row, columns, width; /* of outputs up to whole vectors; of X: of a remainder, of a row */
+} Strip;
+
+static Strip strip(const Geometry *s) {
+    int64_t row = (s->out_width + W - 1) / W * W;
+    int64_t columns = row + (s->kernel_width - 1) * s->dilation_width / s->stride_width + 1;
+    return (Strip){row, columns, columns * s->stride_width};
+}
+
+int64_t psac_depthwise_bytes(const Geometry *s) {
+    Strip t = strip(s);
+    return sizeof(float) * ((s->height + 2 * s->pad_height) * t.width + s->out_height * t.row);
+}
+
+INLINE void add_offsets(const float *x, int64_t down, const float *g, const Strip *t, int64_t rows,
+                        const int64_t *shifts, int count, float *out) {
+    vec sums[4] = {{0}};
+    for (int64_t y = 0; y < rows; y++, x += down, g += t->row)
+        for (int64_t p = 0; p < t->row; p += W) {
+            vec at = *(const vec *)(g + p);
+            for (int k = 0; k < count; k++) sums[k] += at * *(const vec *)(x + p + shifts[k]);
+        }
+    for (int k = 0; k < count; k++) out[k] += total(sums[k]);
+}
+
+static void add_row_of_offsets(const float *x, int64_t down, const float *g, const Strip *t,
+                               const Geometry *s, float *out) {
+    int64_t shifts[4], j = 0, rows = s->out_height;
+    while (j < s->kernel_width) {
+        int count = s->kernel_width - j < 4 ? (int)(s->kernel_width - j) : 4;
+        for (int k = 0; k < count; k++) {
+            int64_t right = (j + k) * s->dilation_width;
+            shifts[k] = right % s->stride_width * t->columns + right / s->stride_width;
+        }
+        switch (count) { /* so that each loop is unrolled */
+        case 4: add_offsets(x, down, g, t, rows, shifts, 4, out + j); break;
+        case 3: add_offsets(x, down, g, t, rows, shifts, 3, out + j); break;
+        case 2: add_offsets(x, down, g, t, rows, shifts, 2, out + j); break;
+        default: add_offsets(x, down, g, t, rows, shifts, 1, out + j);
+        }
+        j += count;
+    }
+}
+
+/* `kept` takes the gradients, [n, h, o, kernel]. */
+void psac_depthwise(const void *given, void *memory, int64_t first, int64_t last) {
+    const Convolution *its = given;
+    const Geometry *s = its->geometry;
+    Strip t = strip(s);
+    int64_t image = s->height * s->width, positions = s->out_height * s->out_width;
+    int64_t offsets = s->kernel_height * s->kernel_width, size = s->groups * s->out_channels * offsets;
+    float *x = memory, *g = x + (s->height + 2 * s->pad_height) * t.width;
+    memset(memory, 0, psac_depthwise_bytes(s));
+    for (int64_t n = first; n < last; n++) {
+        float *kept = its->kept + n * size;
+        memset(kept, 0, sizeof(float) * size);
+        for (int64_t k = 0; k < s->frames * s->groups; k++) {
+            const float *from = its->inputs + (n * s->frames * s->groups + k) * image;
+            for (int64_t i = 0; i < s->height; i++) {
+                float *to = x + (i + s->pad_height) * t.width;
+                for (int64_t j = 0; j < s->width; j++) {
+                    int64_t q = j + s->pad_width, column = q / s->stride_width;
+                    if (column < t.columns) to[q % s->stride_width * t.columns + column] = from[j];
+                }
+                from += s->width;
+            }
+            for (int64_t o = 0; o < s->out_channels; o++) {
+                int64_t channel = (n * s->frames * s->groups + k) * s->out_channels + o;
+                for (int64_t i = 0; i < s->out_height; i++)
+                    memcpy(g + i * t.row, its->grads + channel * positions + i * s->out_width,
+                           sizeof(float) * s->out_width);
+                float *out = kept + (k % s->groups * s->out_channels + o) * offsets;
+                for (int64_t i = 0; i < s->kernel_height; i++)
+                    add_row_of_offsets(x + i * s->dilation_height * t.width,
+                                       s->stride_height * t.width, g, &t, s,
+                                       out + i * s->kernel_width);
+            }
+        }
+        its->squares[n] = energy(kept, size);
+    }
+}
+
 /* --- Gram of pixels, for stride one: sum over p, q of <g_p, g_q> <patch_p, patch_q> -------------
  * where <patch_p, patch_q> is the sum over kernel offsets d of <x_{p+d}, x_{q+d}>.  Pixels and
  * output positions lie on one grid, so that an offset is one distance in memory; masks leave out

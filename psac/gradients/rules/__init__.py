@@ -28,7 +28,7 @@ from psac.gradients.rules import (
     losses,
     matrix,
 )
-from psac.gradients.rules import normalization, recurrent, values
+from psac.gradients.rules import normalization, recurrent, routing, values
 
 Rule = Callable[..., Any]
 FUNCTIONS_OF_TORCH: Any = torch._C._VariableFunctions  # type: ignore[attr-defined]
@@ -61,11 +61,16 @@ FUNCTIONS: dict[Rule, tuple[Any, ...]] = {
     chance.rand: (torch.rand,),
     chance.randn: (torch.randn,),
     chance.randint: (torch.randint,),
+    chance.rand_like: (torch.rand_like,),
+    chance.randn_like: (torch.randn_like,),
+    chance.randint_like: (torch.randint_like,),
+    chance.dropout: (torch.nn.functional.dropout,),
     values.value_of: (Tensor.item,),
     values.as_bool: (Tensor.__bool__, torch.is_nonzero, Tensor.is_nonzero),
     values.as_int: (Tensor.__int__, Tensor.__index__),
     values.as_float: (Tensor.__float__,),
     values.tolist: (Tensor.tolist,),
+    values.masked_select: (torch.masked_select, Tensor.masked_select),
     values.getitem: (Tensor.__getitem__,),
     values.setitem: (Tensor.__setitem__,),
     values.where: (torch.where,),
@@ -73,8 +78,8 @@ FUNCTIONS: dict[Rule, tuple[Any, ...]] = {
     **{
         values.decided(function): (function,)
         for function in (
-            torch.nonzero, Tensor.nonzero, torch.argwhere, Tensor.argwhere, torch.masked_select,
-            Tensor.masked_select, torch.unique, Tensor.unique, torch.unique_consecutive,
+            torch.nonzero, Tensor.nonzero, torch.argwhere, Tensor.argwhere,
+            torch.unique, Tensor.unique, torch.unique_consecutive,
             Tensor.unique_consecutive, torch.equal, Tensor.equal, torch.allclose, Tensor.allclose,
         )
     },
@@ -93,6 +98,8 @@ FUNCTIONS: dict[Rule, tuple[Any, ...]] = {
     recurrent.gru_cell: (torch.gru_cell,),
     recurrent.rnn_tanh_cell: (torch.rnn_tanh_cell,),
     recurrent.rnn_relu_cell: (torch.rnn_relu_cell,),
+    routing.grouped_mm: (FUNCTIONS_OF_TORCH._grouped_mm,),
+    routing.histc: (torch.histc, Tensor.histc),
     losses.cross_entropy: (torch.nn.functional.cross_entropy,),
     losses.nll_loss: (torch.nn.functional.nll_loss,),
     derivatives.grad: (torch.autograd.grad,),

@@ -4,6 +4,8 @@
   Ordinary code draws it once for the batch, and may branch on it.  It depends on no record.
 - A number with axes of length one (`torch.rand(1) < 0.5`) is each record's own, unless the function
   asks for its value, to branch on it: then it is drawn once, too.
+- Numbers like a tensor of parameters (`torch.randn_like(weight)`, dropout of a weight) are drawn
+  once, as ordinary code draws them for the batch: the weight stays one that all records share.
 - Draws whose odds are a record's own (`torch.bernoulli(p)`) cannot be the same for all records
   under vmap.  The self-check compares with what plain torch draws, so there each record draws by
   itself.
@@ -58,6 +60,20 @@ def number(draw: Callable[..., Any]) -> Callable[..., Any]:
     return rule
 
 
+def like(draw: Callable[..., Tensor]) -> Callable[..., Any]:
+    """The rule of torch.randn_like and the like."""
+
+    def rule(rec: Recorder, tensor: Tensor, *args: Any, **settings: Any) -> Any:
+        if any(are_records(tensor)) or not tensor.requires_grad or not rec.serves(tensor):
+            return NotImplemented
+        with physically():
+            value = draw(tensor, *args, **settings)
+        rec.watch.made(value)
+        return value
+
+    return rule
+
+
 def size_of(args: tuple, settings: Mapping[str, Any]) -> Sequence[int] | None:
     """The shape that is asked for: (2, 3), 2, 3, or size=(2, 3); None for anything else."""
     if "size" in settings:
@@ -104,6 +120,8 @@ def by_odds(draw: Callable[..., Tensor]) -> Callable[..., Any]:
 
 
 rand, randn, randint = number(torch.rand), number(torch.randn), number(torch.randint)
+rand_like, randn_like = like(torch.rand_like), like(torch.randn_like)
+randint_like, dropout = like(torch.randint_like), like(torch.nn.functional.dropout)
 standard_gamma, dirichlet = by_odds(FUNCTIONS._standard_gamma), by_odds(FUNCTIONS._sample_dirichlet)
 binomial = by_odds(torch.binomial)
 bernoulli, normal = by_odds(torch.bernoulli), by_odds(torch.normal)

@@ -18,6 +18,8 @@ from typing import NamedTuple
 from psac.gradients.kernels.loops import Geometry
 
 SMALL_PRODUCTS = 4000.0  # what the Gram products of a sample take, however small
+ONE_PRODUCT = 100.0  # of a batch, if its matrices have one row
+FAST_DEPTHWISE = 9  # entries of a kernel for which torch has a weight gradient of its own
 PANEL = 48  # places that the compiled Gram of pixels copies at a time
 WORTH_THE_MEMORY = 0.95  # of the time of the best way without it
 
@@ -69,9 +71,11 @@ def cheapest(
 
     `plane` where `Plane` serves, and the lanes of compiled loops where those do.
     """
-    c, r, _, p, frames = sizes
+    c, r, k, p, frames = sizes
     # a grouped convolution is fast for large images of several channels
     grouped = sizes.ordinary * max(1.5, 800 / p) * (1 + 3 / c)
+    if c == 1 and k > FAST_DEPTHWISE:
+        grouped = 0.57 * p * k * r
     keeping = {"grouped": grouped + frames * sizes.lines * r / 3}
     forming = {"formed in slices": grouped + frames * sizes.lines * r / 4}
     summing = sizes.weight_gradient
@@ -99,7 +103,9 @@ def _add_products(
         forming["gram of pixels"] = products + k / planes * p * p / 8
         if planes == 1:
             small = 1 + 8 / min(c, r)  # narrow products run at a fraction of the rate
-            keeping["shifted products"] = q * l * r / 130 * small + l * r / 5
+            keeping["shifted products"] = (
+                q * l * r / 130 * small + l * r / 5 + k * ONE_PRODUCT / min(c, r)
+            )
 
 
 def _add_compiled(
@@ -108,6 +114,10 @@ def _add_compiled(
     (c, r, k, p, frames), l = sizes, sizes.lines
     forming["direct norms"] = sizes.direct(lanes)
     keeping["direct products"] = sizes.direct(lanes) + l * (-(-r // lanes) * lanes) / 2.5
+    if c == 1:
+        vectors = plane.out_height * -(-plane.out_width // lanes)
+        images = frames * (plane.height * plane.width + r * vectors)
+        keeping["depthwise products"] = images + r * k * (frames * vectors / 2 + 10)
     if plane.stride == (1, 1) and frames == 1:
         q = plane.height * plane.width
         products = (q * q * c + p * p * r) / 300 + k * p * p / 40

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 def linear(rec: Recorder, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Any:
     """x W^T + b for W [o, i]."""
+    input = rec.one_for_each(input)
     if are_records(input) != [True] or any(are_records(weight, bias)) or weight.dim() != 2:
         return NotImplemented
     if not rec.serves(input, weight):

@@ -40,6 +40,7 @@ def layer_norm(
     eps: float = 1e-5,
     cudnn_enable: bool = True,
 ) -> Any:
+    input = rec.one_for_each(input)
     if not served(rec, input, weight, bias):
         return NotImplemented
     with physically():

@@ -1,9 +1,10 @@
 """The weight of a convolution of 1 to 3 dimensions, seen by n records.
 
-Seven ways to the norms of per-sample weight gradients; which is cheapest depends on shapes
+Eight ways to the norms of per-sample weight gradients; which is cheapest depends on shapes
 (convolution_costs.py):
 
     direct products     compiled: formed one by one in the cache, and kept
+    depthwise products  compiled, for one input channel: along rows of outputs; kept
     direct norms        compiled: formed one by one in the cache, and dropped
     gram of pixels      <patch p, patch q> is a sum of shifted inner products of pixels: k^2 fewer
                         products than patches
@@ -111,6 +112,8 @@ class Patches:
             self.kept, self.lanes = [Dense(formed)], formed.shape[-1]
             self.inputs = self.grad = self.inputs.new_empty(0)
             return norms
+        elif self.method == "depthwise products":
+            self.kept = [Dense(*reversed(plane.depthwise()))]
         elif self.method == "shifted products":
             self.kept = [Dense(values) for values in plane.shifted_products()]
         else:

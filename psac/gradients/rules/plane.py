@@ -116,6 +116,12 @@ class Plane:
             bias.values = sums
         return norms
 
+    def depthwise(self) -> tuple[Tensor, Tensor]:
+        """Norms, and the gradients [n, h x r, kernel]."""
+        g = self.geometry
+        formed = self.inputs.new_empty(self.num_samples, g.groups * g.out_channels, g.lines)
+        return self._compiled().depthwise(self.inputs, self.grad, g, formed), formed
+
     def direct_sum(self, weights_n: Tensor) -> Tensor:
         """[h, l, r up to a multiple of the lanes]: the weighted sum of the gradients."""
         return self._compiled().convolution_sum(self.inputs, self.grad, self.geometry, weights_n)

@@ -19,6 +19,7 @@ from torch import Tensor
 from psac.gradients.rules.chance import NeedsSharing
 from psac.gradients.rules.embedding import getitem as row_of_table
 from psac.gradients.rules.physical import are_records, physically
+from psac.gradients.rules.selection import selected
 from psac.gradients.rules.writing import is_mask, setitem_of_one_value
 
 if TYPE_CHECKING:
@@ -167,11 +168,22 @@ def with_places(rec: Recorder, index: Any) -> Any:
 
 def getitem(rec: Recorder, input: Tensor, index: Any) -> Any:
     """`x[mask]`"""
+    result = selected(rec, input, index)
+    if result is not NotImplemented:
+        return result
     index_of_places = with_places(rec, index)
     if index_of_places is None:
         return row_of_table(rec, input, index)
     with rec:
         return input[index_of_places]
+
+
+def masked_select(rec: Recorder, input: Tensor, mask: Tensor) -> Any:
+    result = selected(rec, input, mask) if mask.shape == input.shape else NotImplemented
+    return entries(rec, input, mask) if result is NotImplemented else result
+
+
+entries = decided(torch.masked_select)
 
 
 def setitem(rec: Recorder, input: Tensor, index: Any, value: Any) -> Any:

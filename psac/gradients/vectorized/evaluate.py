@@ -24,6 +24,7 @@ from torch.autograd.graph import disable_saved_tensors_hooks
 from psac.gradients import trees
 from psac.gradients.contributions.cluster import clusters_of
 from psac.gradients.errors import NotVectorized, PrivacyError
+from psac.gradients.isolation.beginning import Beginning
 from psac.gradients.isolation.outside import Outside, code_of
 from psac.gradients.isolation.reach import Reach
 from psac.gradients.isolation.state import State, refuse_memory
@@ -32,6 +33,7 @@ from psac.gradients.measured import Measured
 from psac.gradients.precision import without_autocast
 from psac.gradients.rules.chance import NeedsSharing, Place
 from psac.gradients.rules.derivatives import NeedsCopies
+from psac.gradients.rules.selection import NeedsShapes
 from psac.gradients.rules.values import NeedsPaths
 from psac.gradients.vectorized.libraries import (
     OnlyRulesOfTorch,
@@ -82,12 +84,14 @@ class Vectorized:
         self.names = {id(p): name for name, p in parameters.items()}
         self.at_source: list[str] = []
         self.of_copies: set[Any] = set()  # functions that differentiate a gradient of their own
+        self.of_shapes: set[Any] = set()  # functions that ask how many rows a mask selects
         self.branching: set[Any] = set()  # functions that depend on values
         self.shared_draws: dict[Any, set[Place]] = {}  # by function: numbers that it branches on
         self.activation_bytes = 0
         self.watch = Watch(outside)
         self.is_half = False  # whether the last call computed in half precision
         self.writes = False  # whether the last call has written to its arguments
+        self._beginning: Beginning | None = None  # of the last batch that was taken path by path
         self.with_loops = False  # whether torch may loop over records where it has no batching rule
 
     def evaluate(
@@ -112,6 +116,8 @@ class Vectorized:
                 return self._evaluate(loss, batch, randomness, copies)
             except NeedsPaths:
                 self.branching.add(code)
+            except NeedsShapes:
+                self.of_shapes.add(code)
             except NeedsCopies:
                 self.of_copies.add(code)
             except NeedsSharing as draw:
@@ -135,14 +141,17 @@ class Vectorized:
     ) -> Evaluation:
         """Records that take the same path together; each path from the same state."""
         roots, private = {"model": self.model, "loss": loss}, self._private(batch)
-        before, differences, read = State(roots, private), [], []
+        differences, read = [], []
+        known = self._beginning
+        before = Beginning(roots, private) if known is None else known.of(roots, private)
+        self._beginning = before
 
         def evaluate(some: Any) -> Evaluation:
             try:
                 evaluation = self._evaluate(loss, some, randomness, copies)
-                differences.append(before.difference(State(roots, private)))
             finally:
-                before.restore()
+                difference = before.left()
+            differences.append(difference)
             refuse_remains(self.model, self.watch.remains(), roots)
             read.extend(self.watch.read)
             return evaluation
@@ -165,6 +174,7 @@ class Vectorized:
         rec = Recorder(trees.num_records(batch), self.watch, randomness)
         rec.only_copies = code_of(loss) in self.of_copies
         rec.follows_paths = code_of(loss) in self.branching
+        rec.selects = code_of(loss) not in self.of_shapes
         rec.shared_draws = self.shared_draws.get(code_of(loss), ())
         inputs = [
             (leaf.detach().clone() if copies else leaf.detach()).unsqueeze(1) for leaf in leaves
@@ -271,6 +281,8 @@ def together(paths: list[Path], n: int) -> Evaluation:
 
 def scalar(rec: Recorder, result: Any) -> Tensor:
     """The loss of a record, in a tensor without axes."""
+    if id(result) in rec.selected:
+        rec.stop(NeedsShapes())
     result = one_number(result)
     if not is_wrapped(result) and result.requires_grad:
         result = rec.copies(result, "loss")  # it depends on no record

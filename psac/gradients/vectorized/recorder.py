@@ -32,7 +32,7 @@ from psac.gradients.contributions.base import Contribution, Dense
 from psac.gradients.errors import NotVectorized, PrivacyError
 from psac.gradients.isolation.watch import Watch, is_wrapped
 from psac.gradients.precision import HALF
-from psac.gradients.rules import RULES, chance
+from psac.gradients.rules import RULES, chance, selection
 from psac.gradients.rules.physical import physically
 from psac.gradients.vectorized.libraries import OPERATORS, refuse_operator_in_python
 from psac.gradients.vectorized.written import becomes_of_records, is_refused_write
@@ -90,6 +90,8 @@ class Recorder(TorchFunctionMode):
         self.shared_draws: Container[chance.Place] = ()  # one number for all, because it must be
         self.stopped: Exception | None = None  # why the function must run again
         self.follows_paths = False  # whether records with other values may be left out
+        self.selects = False  # whether rows that a mask selects may be computed with the others
+        self.selected: dict[int, selection.Selection] = {}  # by id
         self.only_copies = False  # whether every parameter enters as one copy for each record
         self.is_half = False  # whether something was computed in half precision
         self.operations: list[tuple] = []  # what met parameters: the signature of the function
@@ -164,9 +166,19 @@ class Recorder(TorchFunctionMode):
             self.rules[key][rule] = None
         return self._copies[key]
 
+    def one_for_each(self, input: Tensor) -> Tensor:
+        """The input of a layer, of which ordinary code has one for each record of a batch.
+
+        `queries.expand(len(x), -1, -1)` has an axis of length one here, and is a parameter.
+        """
+        if is_wrapped(input) or not input.requires_grad or not torch.is_grad_enabled():
+            return input
+        is_batch = input.dim() > 2 and 1 in input.shape[:-1]
+        return self.copies(input, "expand") if is_batch and self.serves(input) else input
+
     def close(self) -> None:
         """The function is over: nobody needs copies as tensors of records any more."""
-        self._copies, self.draws = {}, {}
+        self._copies, self.draws, self.selected = {}, {}, {}
 
     def for_each(self, tensor: Tensor, rule: str) -> Tensor:
         """A tensor of records, whatever it was."""
@@ -212,6 +224,8 @@ class Recorder(TorchFunctionMode):
     ) -> Any:
         if type(func) is AttributeOfTensor:
             source, rule = args[0], RULES.get(func)
+            if id(source) in self.selected:
+                selection.attribute(self, func.__self__.__name__)
             if not is_wrapped(source) and id(source) not in self.watch.known:
                 self.watch.meet(source)
             result = NotImplemented if rule is None else rule(self, *args)
@@ -221,6 +235,10 @@ class Recorder(TorchFunctionMode):
                     self.watch.made_by_attribute(result, source)
             return result
         kwargs = kwargs or {}
+        if self.selected:
+            result = selection.applied(self, func, args, kwargs)
+            if result is not NotImplemented:
+                return result
         shared, records = self._look(args, kwargs)
         rule = RULES.get(func)
         if rule is not None and not (

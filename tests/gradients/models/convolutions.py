@@ -73,6 +73,13 @@ rows(
 rows("conv2d_few_positions", lambda: nn.Conv2d(16, 32, 3), (3, 16, 4, 4))
 rows("conv2d_few_positions_groups", lambda: nn.Conv2d(32, 32, 3, groups=2, stride=2), (3, 32, 5, 5))
 rows("conv2d_groups", lambda: stacked(nn.Conv2d(4, 6, 3, groups=2)), (4, 4, 7, 7))
+rows(
+    "conv2d_depthwise_wide",
+    lambda: stacked(
+        nn.Conv2d(4, 8, 5, groups=4, padding=2), nn.Conv2d(8, 8, 7, groups=8, stride=2, padding=3)
+    ),
+    (5, 4, 11, 18),
+)
 rows("conv1d_few_positions", lambda: nn.Conv1d(16, 32, 3, dilation=2), (4, 16, 6))
 rows("conv2d_uneven_kernel", lambda: nn.Conv2d(3, 4, (2, 3), stride=(1, 2)), (4, 3, 6, 7))
 

@@ -96,6 +96,39 @@ raw("stacked_with_records", lambda m, x: torch.stack([x[0, 0], m.w]).softmax(0),
 raw("padded_by_a_parameter", lambda m, x: torch.hstack([x[0], m.w.view(3, 2)]).tanh(), X, w=(6,))
 
 # One parameter, several uses
+raw(
+    "queries_of_a_record",
+    lambda m, x: (
+        nn.functional.linear(m.q.expand(len(x), -1, -1), m.v).tanh() @ x.mT
+        + nn.functional.layer_norm(m.r[None], (4,), m.w) @ x.mT
+    ),
+    (5, 3, 4),
+    q=(2, 4),
+    r=(2, 4),
+    v=(4, 4),
+    w=(4,),
+)
+raw(
+    "slices_used_twice",
+    lambda m, x: (x @ m.w.chunk(2)[0]).tanh() @ m.w.split([4, 4])[1] + x @ m.w[:4] @ m.w[4:],
+    (5, 3, 4),
+    w=(8, 4),
+)
+raw(
+    "halves_used_twice",
+    lambda m, x: (
+        sum((x @ part).tanh() @ other for part, other in [m.w.chunk(2)])
+        + (x @ m.w.chunk(2)[0]).exp() @ m.w.chunk(2)[1]
+    ),
+    (5, 3, 4),
+    w=(8, 4),
+)
+raw(
+    "overlapping_slices",
+    lambda m, x: (x @ m.w[:4]).tanh() @ m.w[2:6] + x @ m.w[:4].mT,
+    (5, 3, 4),
+    w=(8, 4),
+)
 raw("weight_used_twice", lambda m, x: (x @ m.w).tanh() @ m.w, VECTOR, w=(4, 4))
 raw("weight_used_turned", lambda m, x: (x @ m.w).tanh() @ m.w.t(), X, w=(4, 6))
 raw("weight_used_thrice", lambda m, x: (x @ m.w).tanh() @ m.w * m.w[0] + m.w[1], X, w=(4, 4))

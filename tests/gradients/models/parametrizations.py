@@ -114,6 +114,8 @@ for _end, _shape in ENDS.items():
         a=(4, 2),
         b=(2, 3),
     )
+    raw(f"exponential_weight{_end}", lambda m, x: x @ (3 * m.w).matrix_exp(), _shape, w=(4, 4))
+    raw(f"turned_weight{_end}", lambda m, x: x @ (m.w - m.w.mT).matrix_exp(), _shape, w=(4, 4))
     raw(f"gated_weight{_end}", lambda m, x: x @ (m.w * m.w.sigmoid()), _shape, w=(4, 3))
     raw(
         f"weight_with_row_and_column{_end}",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 
 from tests.gradients.table import raw
 
@@ -79,3 +80,38 @@ raw(
 )
 raw("einsum_of_pairs", lambda m, x: torch.einsum("bti,bsj,ij->bts", x, x, m.w), X, w=(4, 4))
 raw("einsum_sublists", lambda m, x: torch.einsum(x, [0, 1, 2], m.w, [2, 3], [0, 1, 3]), X, w=(4, 2))
+
+
+def routed(m, x, weight, experts=3):
+    """Rows sorted by the expert that they choose; the last may be one that there is not.
+
+    torch has no `_grouped_mm` of float64.
+    """
+    chosen, order = (3 * x[0, :, 0]).abs().long().clamp(max=experts).sort()
+    rows, counts = (
+        x[0][order],
+        torch.histc(chosen.float(), 3, 0, 2) + 0 * chosen.float().histc(3, 0, 2),
+    )
+    if x.dtype is torch.float64:
+        return torch.einsum("pi,eio,pe->po", rows, weight, F.one_hot(chosen, 4)[:, :3].to(x))
+    y = torch._grouped_mm(rows, weight, offs=counts.cumsum(0, dtype=torch.int32))
+    return torch.where((chosen < 3).unsqueeze(-1), y, 0)
+
+
+ROUTED = (5, 9, 4)
+raw("routed_rows", lambda m, x: routed(m, x, m.w), ROUTED, w=(3, 4, 8))
+raw("routed_rows_turned", lambda m, x: routed(m, x, m.w.mT), ROUTED, w=(3, 8, 4))
+raw(
+    "routed_rows_of_a_layer",
+    lambda m, x: routed(m, (x @ m.v).tanh(), m.w, 2).tanh() @ m.u,
+    ROUTED,
+    v=(4, 4),
+    w=(3, 4, 8),
+    u=(8, 2),
+)
+raw(
+    "routed_twice",
+    lambda m, x: routed(m, routed(m, x, m.w, 2).tanh()[None], m.w, 2),
+    ROUTED,
+    w=(3, 4, 4),
+)
