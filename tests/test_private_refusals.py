@@ -91,7 +91,7 @@ def test_who_gives_up_a_batch_is_dealt_the_same_one_again(physical):
 def test_a_second_pass_makes_the_first_one_void():
     private, _, first = first_batch()
     next(iter(private.loader))
-    with refused(private, "another pass"):
+    with refused(private, "a new pass"):
         next(first)
 
 
