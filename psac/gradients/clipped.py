@@ -159,8 +159,8 @@ def merged(parts: list[_Part], way: str) -> Sensitive:
 
     def by_group(name: str) -> Tensor:
         groups = zip(*(getattr(part, name) for part in parts), strict=True)
-        found = [whole(list(group)) for group in groups]
-        return found[0] if len(found) == 1 else torch.stack(found)
+        of_groups = [whole(list(group)) for group in groups]
+        return of_groups[0] if len(of_groups) == 1 else torch.stack(of_groups)
 
     return Sensitive(
         losses=whole([part.evaluation.losses for part in parts]),

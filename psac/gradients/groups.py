@@ -32,14 +32,14 @@ class Groups:
         """The group of parameters whose gradients can only be measured together."""
         if self.count == 1:
             return 0
-        found = {self.members[name] for name in names}
-        if len(found) > 1:
+        groups = {self.members[name] for name in names}
+        if len(groups) > 1:
             raise PrivacyError(
                 f"the parameters {sorted(names)} are derived from each other (weight norm, "
-                f"slices), but are in the groups {[self.patterns[k] for k in sorted(found)]}. "
+                f"slices), but are in the groups {[self.patterns[k] for k in sorted(groups)]}. "
                 "Clip them by one rule."
             )
-        return found.pop()
+        return groups.pop()
 
     @classmethod
     def by_pattern(cls, patterns: Iterable[str], names: Iterable[str]) -> Groups:

@@ -109,12 +109,12 @@ class Measured:
 
     def rules(self, served: Mapping[int, Iterable[str]]) -> dict[str, tuple[str, ...]]:
         """By parameter: the rules that served its sources."""
-        found: dict[str, dict[str, None]] = defaultdict(dict)
+        by_parameter: dict[str, dict[str, None]] = defaultdict(dict)
         for cluster in self._clusters:
             for name in cluster.parameters:
                 for key in cluster.sources:
-                    found[name] |= dict.fromkeys(served.get(key, ()))
-        return {name: tuple(rules) for name, rules in found.items()}
+                    by_parameter[name] |= dict.fromkeys(served.get(key, ()))
+        return {name: tuple(rules) for name, rules in by_parameter.items()}
 
     @classmethod
     def of_rows(cls, rows: Mapping[str, Tensor], num_samples: int) -> Measured:

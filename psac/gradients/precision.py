@@ -74,8 +74,8 @@ def pieces(values: Tensor, dims: Sequence[int]) -> tuple[list[Tensor], Tensor]:
     largest = values.abs().amax(tuple(dims), keepdim=True)
     exponent = torch.frexp(largest).exponent.clamp(min=-100)
     factor = torch.ldexp(torch.ones_like(largest), 15 - exponent)
-    rest, found = values * factor, []
+    rest, parts = values * factor, []
     for _ in range(3):
-        found.append(rest.bfloat16().to(rest.dtype))
-        rest = rest - found[-1]
-    return found, factor
+        parts.append(rest.bfloat16().to(rest.dtype))
+        rest = rest - parts[-1]
+    return parts, factor

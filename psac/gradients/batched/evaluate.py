@@ -117,10 +117,10 @@ class Batched:
                 retain_graph=stage < codes.passes,
             )
             # torch says that every gradient is there; allow_unused=True leaves some out
-            found = [n for n, g in zip(self.parameters, reached, strict=True) if g is not None]  # pyright: ignore[reportUnnecessaryComparison]
-            if found:
+            unseen = [n for n, g in zip(self.parameters, reached, strict=True) if g is not None]  # pyright: ignore[reportUnnecessaryComparison]
+            if unseen:
                 raise NotVectorized(
-                    f"gradients reach {', '.join(found[:5])} in a way psac cannot see"
+                    f"gradients reach {', '.join(unseen[:5])} in a way psac cannot see"
                 )
         measured.finish()
         return measured

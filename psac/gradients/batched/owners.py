@@ -140,8 +140,8 @@ class Owners:
             self._shape = each, n
 
     def _fits(self, expected: Tensor, shape: tuple[int, int]) -> bool:
-        found = self.values.view(shape)
-        return bool(((found == expected) | (found < 0)).all())
+        owners = self.values.view(shape)
+        return bool(((owners == expected) | (owners < 0)).all())
 
     @property
     def is_even(self) -> bool:

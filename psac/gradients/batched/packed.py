@@ -77,11 +77,11 @@ class Packed(Ragged):
         if self.bias is not None:
             sums = self.bias.values = self.grads.new_empty(self.num_samples, sizes[2])
             squares = self.bias.squares = self.grads.new_empty(self.num_samples)
-        found = self.compiled.gram(
+        sums = self.compiled.gram(
             self.inputs.unsqueeze(0), self.grads.unsqueeze(0), None, False, sums, squares,
             self.starts,
         )  # fmt: skip
-        return Outer.guarded(found, lambda samples: square_sum(self.dense(samples)), budget)
+        return Outer.guarded(sums, lambda samples: square_sum(self.dense(samples)), budget)
 
     def mass(self) -> Tensor:
         return self._sums(square_sum(self.inputs) * square_sum(self.grads))

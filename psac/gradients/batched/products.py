@@ -62,10 +62,10 @@ def products(
     turned: bool = True,
 ) -> Uses:
     """Sums over the rows of each record of x_i g_o, and of g_o."""
-    found = product(owners, inputs_mi, grad_mo)
-    part = found.with_bias() if bias is not None and bias.requires_grad else None
+    part_of_weight = product(owners, inputs_mi, grad_mo)
+    part = part_of_weight.with_bias() if bias is not None and bias.requires_grad else None
     if weight.requires_grad:
-        yield weight, found.transposed() if turned else found
+        yield weight, part_of_weight.transposed() if turned else part_of_weight
     if bias is not None and part is not None:
         yield bias, part
 
@@ -131,12 +131,12 @@ def grouped_mm(
 
 def einsum(rec: RowRecorder, equation: str, operands: Any, *more: Any, **kwargs: Any) -> Any:
     """Two operands, one of parameters: a product of matrices, one for each group."""
-    given = (*operands, *more) if isinstance(operands, (list, tuple)) else (operands, *more)
-    terms = parsed(equation, [operand.shape for operand in given])
-    if terms is None or sum(map(rec.is_shared, given)) != 1:
+    both = (*operands, *more) if isinstance(operands, (list, tuple)) else (operands, *more)
+    terms = parsed(equation, [operand.shape for operand in both])
+    if terms is None or sum(map(rec.is_shared, both)) != 1:
         return NotImplemented
     first, second, result = terms
-    x, weight = given
+    x, weight = both
     if rec.is_shared(x):
         x, weight, first, second = weight, x, second, first
     groups = [k for k in second if k in first and k in result]

@@ -72,9 +72,9 @@ class Tap:
                 "Leave the in-place operation out, or clone the tensor first."
             )
         assert self.first is not None
-        found = list(self.uses(owners, self.first))
+        uses = list(self.uses(owners, self.first))
         self.first, self.uses, self._saved = None, nothing, []
-        return found
+        return uses
 
     def mixed(self) -> Exception:
         """Several records reach one row."""
@@ -335,8 +335,8 @@ class RowRecorder(TorchFunctionMode):
         if result is not NotImplemented:
             return result
         if name in ELEMENTWISE:
-            given = tensors_in((*args, *kwargs.values()))
-            shape = torch.broadcast_shapes(*(t.shape for t in given))
+            operands = tensors_in((*args, *kwargs.values()))
+            shape = torch.broadcast_shapes(*(t.shape for t in operands))
             copy = functools.partial(self.expanded, shape=shape, rule=name)
         elif is_open(func):
             with self:

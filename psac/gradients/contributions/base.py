@@ -285,8 +285,8 @@ class Outer:
         norms, mass = [], []
         compiled = self._compiled()
         if compiled is not None:
-            found = self._compiled_gram(compiled, budget)
-            return self.guarded(found, lambda samples: square_sum(self.dense(samples)), budget)
+            sums = self._compiled_gram(compiled, budget)
+            return self.guarded(sums, lambda samples: square_sum(self.dense(samples)), budget)
         parts = slices(n, 2 * h * p * p * 4)
         inputs, grads = self.sides()
         for s in parts:
@@ -297,8 +297,8 @@ class Outer:
             right = gram(grads[s])
             norms.append(torch.linalg.vecdot(rows(left), rows(right)))
             mass.append(diagonal_product(left, right))
-        found = gram_sum(norms, mass)
-        return self.guarded(found, lambda samples: square_sum(self.dense(samples)), budget)
+        sums = gram_sum(norms, mass)
+        return self.guarded(sums, lambda samples: square_sum(self.dense(samples)), budget)
 
     def sides(self) -> tuple[Tensor, Tensor]:
         """Inputs and output gradients."""
@@ -318,17 +318,17 @@ class Outer:
 
     @staticmethod
     def guarded(
-        found: GramSum, directly: Callable[[Tensor], Tensor], budget: Budget | None = None
+        sums: GramSum, directly: Callable[[Tensor], Tensor], budget: Budget | None = None
     ) -> Tensor:
         """A Gram sum that cancels almost wholly has lost its digits.
 
         Those samples are formed directly.
         """
-        norms = found.squares
-        if found.cancelled:
-            weak = (norms < CANCELLATION * found.mass).nonzero().flatten()
+        norms = sums.squares
+        if sums.cancelled:
+            weak = (norms < CANCELLATION * sums.mass).nonzero().flatten()
             if budget is not None:
-                budget.doubt(found.mass)
+                budget.doubt(sums.mass)
             # the loops compare before they round to float32, so that there may be none
             for part in weak.split(16) if len(weak) else ():
                 norms[part] = directly(part)

@@ -107,10 +107,10 @@ def below_a_number(graph: Graph, edge: Edge, part: Contribution) -> dict[str, Co
     """One gradient for all records, times the number's own for each."""
     names = list(graph.leaves)
     ones = torch.ones(graph.shape(edge))
-    found = backward(graph, edge, [(graph.leaves[name], 0) for name in names], ones)
+    grads = backward(graph, edge, [(graph.leaves[name], 0) for name in names], ones)
     coefficients = part.dense().flatten()
     gained: dict[str, Contribution] = {}
-    for name, grad in zip(names, found, strict=True):
+    for name, grad in zip(names, grads, strict=True):
         if grad is not None:
             shape = (-1, *[1] * grad.dim())
             gained[name] = Spread(coefficients.to(wide(grad).dtype).view(shape), wide(grad))
@@ -165,9 +165,9 @@ def refuse_unless_pointwise(graph: Graph, edge: Edge, child: Edge, factor: Tenso
     stride, size = random.uniform(0.1, 0.9), 10.0 ** random.randint(-4, 4)
     numbers = torch.arange(factor.numel(), dtype=torch.float64, device=factor.device)
     value = numbers.mul_(stride).frac_().add_(0.5).mul_(size).to(factor.dtype).view(factor.shape)
-    (found,) = backward(graph, edge, [child], value)
+    (result,) = backward(graph, edge, [child], value)
     value *= factor
-    if found is None or not (torch.equal(found, value) or torch.allclose(found, value, atol=0)):
+    if result is None or not (torch.equal(result, value) or torch.allclose(result, value, atol=0)):
         _refused.add(key[0])
         raise Unstructured
     _tried.add(key)

@@ -53,13 +53,13 @@ def of_matrix_exp_rows(
 
 def along(rows: Tensor, matrix: Tensor, times: np.ndarray, terms: int) -> list[Tensor]:
     """rows exp(t A) for each time, by Taylor's series."""
-    found = [rows.clone() for _ in times]
+    results = [rows.clone() for _ in times]
     power = rows
     for k in range(1, terms):
         power = power @ matrix / k
-        for value, time in zip(found, times.tolist(), strict=True):
+        for value, time in zip(results, times.tolist(), strict=True):
             value.add_(power, alpha=time**k)
-    return found
+    return results
 
 
 def number_of_terms(size: float) -> int:

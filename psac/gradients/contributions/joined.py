@@ -152,8 +152,8 @@ def cross(first: Contribution, second: Contribution) -> tuple[Tensor, Tensor]:
     if isinstance(second, Spread):
         first, second = second, first
     if isinstance(first, Spread):
-        found = inner(second, first.shared, first.coefficients.shape[1:])
-        products = rows(found * first.coefficients)
+        products_with_shared = inner(second, first.shared, first.coefficients.shape[1:])
+        products = rows(products_with_shared * first.coefficients)
         return products.sum(1), products.abs().sum(1)
     if isinstance(first, Lookup):
         first, second = second, first

@@ -224,8 +224,8 @@ class Joint:
         """
         total: dict[str, Tensor] = {}
 
-        def add(found: Mapping[str, Tensor], factor: Tensor | None = None) -> None:
-            for name, grad in found.items():
+        def add(grads: Mapping[str, Tensor], factor: Tensor | None = None) -> None:
+            for name, grad in grads.items():
                 grad = wide(grad)
                 if factor is not None:
                     grad = grad / factor.view(-1, *[1] * (grad.dim() - 1))
@@ -238,8 +238,8 @@ class Joint:
             elif self.ways[edge] == "general" or not self._is_half(below):
                 add(self._backward(below, value, each))
             else:
-                found, factor = pieces(value, range(int(each), value.dim()))
-                for piece in found:
+                parts, factor = pieces(value, range(int(each), value.dim()))
+                for piece in parts:
                     add(self._backward(below, piece, each), factor)
         return total
 
@@ -252,10 +252,10 @@ class Joint:
             shapes = [self.graph.shape((leaf, 0)) for leaf in self.leaves.values()]
             pulled = pull_back([self.graph.edge(edge)], targets, [value], shapes)
             return dict(zip(self.leaves, pulled, strict=True))
-        found = torch.autograd.grad(
+        grads = torch.autograd.grad(
             [self.graph.edge(edge)], targets, [value], retain_graph=True, allow_unused=True
         )
-        pairs = zip(self.leaves, found, strict=True)
+        pairs = zip(self.leaves, grads, strict=True)
         return {name: g for name, g in pairs if g is not None}  # pyright: ignore[reportUnnecessaryComparison]
 
     def _past_casts(self, edge: Edge, value: Tensor, each: bool) -> tuple[Edge, Tensor]:
@@ -333,12 +333,12 @@ def pull_back(
     """
     count = grads[0].shape[0]
 
-    def run(given: Sequence[Tensor], batched: bool) -> list[Tensor | None]:
+    def run(cotangents: Sequence[Tensor], batched: bool) -> list[Tensor | None]:
         return list(
             torch.autograd.grad(
                 outputs,
                 targets,
-                given,
+                cotangents,
                 retain_graph=True,
                 allow_unused=True,
                 is_grads_batched=batched,
@@ -348,17 +348,17 @@ def pull_back(
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # vmap tells when it falls back to a loop
-            found = run(grads, True)
+            pulled = run(grads, True)
     except RuntimeError:
         each = [run([grad[k] for grad in grads], False) for k in range(count)]
-        found = [
+        pulled = [
             None if any(g is None for g in column) else torch.stack(column)
             for column in zip(*each, strict=True)
         ]
     filler = grads[0]
     return [
         filler.new_zeros(count, *shape) if g is None else g
-        for g, shape in zip(found, shapes, strict=True)
+        for g, shape in zip(pulled, shapes, strict=True)
     ]
 
 

@@ -48,11 +48,11 @@ class Lookup:
         keys = self.index.clamp(min=0) + self.num_rows * torch.arange(
             n, device=self.index.device
         ).view(n, 1)
-        found, place = torch.unique(keys.flatten(), return_inverse=True)
-        if len(found) == n * p:  # no row twice, as in a table of positions
+        numbers, place = torch.unique(keys.flatten(), return_inverse=True)
+        if len(numbers) == n * p:  # no row twice, as in a table of positions
             return square_sum(values)
-        rows = values.new_zeros(len(found), r).index_add_(0, place, values.reshape(n * p, r))
-        owner = torch.div(found, self.num_rows, rounding_mode="floor")
+        rows = values.new_zeros(len(numbers), r).index_add_(0, place, values.reshape(n * p, r))
+        owner = torch.div(numbers, self.num_rows, rounding_mode="floor")
         budget.doubt(self.mass())
         return values.new_zeros(n).index_add_(0, owner, square_sum(rows))
 

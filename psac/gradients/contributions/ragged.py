@@ -95,12 +95,12 @@ class Ragged:
         if self.outer.bias is not None:
             sums = self.outer.bias.values = grads.new_empty(n, grads.shape[-1])
             squares = self.outer.bias.squares = grads.new_empty(n)
-        found = self.compiled.gram(
+        sums = self.compiled.gram(
             self.inputs.unsqueeze(0), self.grads.unsqueeze(0), known, filled, sums, squares,
             self.starts,
         )  # fmt: skip
         del self.outer
-        return Outer.guarded(found, lambda samples: square_sum(self.dense(samples)), budget)
+        return Outer.guarded(sums, lambda samples: square_sum(self.dense(samples)), budget)
 
     def _sides(self) -> tuple[Tensor, Tensor]:
         """Left and right."""

@@ -42,9 +42,9 @@ class Routed:
         # what lies between the last expert of a record and the first of the next is one more
         starts = torch.cat([self.starts.flatten(), self.starts.new_tensor([len(self.left)])])
         left, right = self.left.unsqueeze(0), self.right.unsqueeze(0)
-        found = compiled.gram(left, right, starts=starts)
-        squares = Outer.guarded(found, self._squares_of)
-        if found.cancelled:
+        sums = compiled.gram(left, right, starts=starts)
+        squares = Outer.guarded(sums, self._squares_of)
+        if sums.cancelled:
             budget.doubt(self.mass())
         return squares.view(n, -1)[:, :-1].sum(1)
 
@@ -68,8 +68,8 @@ class Routed:
     def weighted_sum(self, weights: Weights) -> Tensor:
         counts = self.starts.diff(dim=1)
         places = torch.arange(len(self.left), device=counts.device).view(len(counts), -1)
-        given = (places.unsqueeze(2) >= self.starts[:, 1:].unsqueeze(1)).sum(2).flatten()
-        order = given.argsort(stable=True)
+        experts = (places.unsqueeze(2) >= self.starts[:, 1:].unsqueeze(1)).sum(2).flatten()
+        order = experts.argsort(stable=True)
         left, right = self.left[order], self.right[order]
         right *= weights.of_rows(places.shape[1], False, right.dtype)[order].unsqueeze(1)
         sizes = counts.sum(0).tolist()

@@ -84,8 +84,8 @@ class Single:
 
     def _grads_are_ours(self) -> bool:
         """Whether this and its bias are all that can see the output gradients."""
-        found = references(self.left) if self.grads_are_left else references(self.right)
-        return found is not None and found == references_of_attributes(1 + (self.bias is not None))
+        count = references(self.left) if self.grads_are_left else references(self.right)
+        return count is not None and count == references_of_attributes(1 + (self.bias is not None))
 
     def dense(self, samples: slice | Tensor = slice(None)) -> Tensor:
         left, right = wide(self.left[samples]), wide(self.right[samples])

@@ -130,22 +130,22 @@ class Loops:
         self._parts: dict[str, int] = {}
 
     def _run(
-        self, name: str, num_samples: int, *given: int | None, memory: int = 0, step: int = 0
+        self, name: str, num_samples: int, *fields: int | None, memory: int = 0, step: int = 0
     ) -> None:
         """The function `psac_name` for all samples, on torch's threads.
 
-        `given` are the fields of its struct, which are integers and addresses; `memory` is how many
-        bytes each thread needs for itself, `step` how many samples it takes at a time.
+        `fields` are those of its struct, integers and addresses; `memory` is how many bytes each
+        thread needs for itself, `step` how many samples it takes at a time.
         """
         if name not in self._parts:
             address = ctypes.cast(getattr(self._library, f"psac_{name}"), ctypes.c_void_p).value
             assert address is not None
             self._parts[name] = address
-        fields = (size * len(given))(*[value or 0 for value in given])
+        in_memory = (size * len(fields))(*[value or 0 for value in fields])
         threads = max(1, min(torch.get_num_threads(), num_samples))
         step = step or -(-num_samples // (PIECES * threads))
         work = (size * 7)(
-            self._parts[name], ctypes.addressof(fields), memory, num_samples, step, 0, 0
+            self._parts[name], ctypes.addressof(in_memory), memory, num_samples, step, 0, 0
         )
         call_on_all(self._share, ctypes.addressof(work), threads)
         if work[6]:
@@ -338,21 +338,21 @@ class Loops:
         n, p, _ = values_npk.shape
         values_npk = with_rows(values_npk)
         first = rows(values_npk)
-        found = torch.empty(n, p, dtype=torch.uint8)
-        self._run("alive", n, ctypes.addressof(first), p, found.data_ptr(), None, None)
-        return found
+        is_alive = torch.empty(n, p, dtype=torch.uint8)
+        self._run("alive", n, ctypes.addressof(first), p, is_alive.data_ptr(), None, None)
+        return is_alive
 
     def gather(self, values_npk: Tensor, alive_np: Tensor, starts: Tensor) -> Tensor:
         """[m, k]: the rows that are alive, one sample after another, which begin at `starts`."""
         n, p, width = values_npk.shape
         values_npk = with_rows(values_npk)
         first = rows(values_npk)
-        found = torch.empty(int(starts[-1]), width, dtype=torch.float32)
+        rows_of_all = torch.empty(int(starts[-1]), width, dtype=torch.float32)
         self._run(
             "gather", n, ctypes.addressof(first), p, alive_np.data_ptr(), starts.data_ptr(),
-            found.data_ptr(),
+            rows_of_all.data_ptr(),
         )  # fmt: skip
-        return found
+        return rows_of_all
 
     def lookup(self, index_np: Tensor, values_npk: Tensor) -> tuple[Tensor, Tensor]:
         """[n]: squared norms of the tables to whose rows `index` the values are added, and mass.
@@ -443,12 +443,12 @@ def loops() -> Loops | None:
     library = compiling.library(SOURCE)
     if library is None:
         return None
-    found = Loops(library)
+    compiled = Loops(library)
     with torch.autocast("cpu", enabled=False):  # what the loops are compared with stays float32
-        return found if _agree(found) else None
+        return compiled if _agree(compiled) else None
 
 
-def _agree(found: Loops) -> bool:
+def _agree(compiled: Loops) -> bool:
     """Tried on sizes that fill some tiles and others not."""
     generator = torch.Generator().manual_seed(0)
 
@@ -464,23 +464,26 @@ def _agree(found: Loops) -> bool:
     patches = F.unfold(inputs, (3, 2), dilation=(1, 2), padding=(0, 1), stride=(2, 1))
     formed = torch.matmul(patches, grad.flatten(2).transpose(1, 2))
     beside = random(2, 4, 7, 7)  # a gradient where the stride is one
-    broad, of_broad = random(2, found.lanes, 4, 7), geometry._replace(out_channels=found.lanes)
+    broad, of_broad = (
+        random(2, compiled.lanes, 4, 7),
+        geometry._replace(out_channels=compiled.lanes),
+    )
     in_steps_of_one = geometry._replace(out_height=7, stride=(1, 1))
     all_patches = F.unfold(inputs, (3, 2), dilation=(1, 2), padding=(0, 1))
-    kept, weights = random(2, 1, geometry.lines, found.padded(4)), random(2)
-    known, sums, of_channels = random(3, found.gram_numbers(9)), random(3, 37), random(2, 4)
+    kept, weights = random(2, 1, geometry.lines, compiled.padded(4)), random(2)
+    known, sums, of_channels = random(3, compiled.gram_numbers(9)), random(3, 37), random(2, 4)
     sparse, of_sums = left * (random(3, 9, 1) > 0), random(3)
-    alive = found.alive(sparse)
+    alive = compiled.alive(sparse)
     starts = torch.cat([torch.zeros(1), alive.sum(1).cumsum(0)]).long()
-    gathered = [found.gather(side, alive, starts).unsqueeze(0) for side in (sparse, right)]
+    gathered = [compiled.gather(side, alive, starts).unsqueeze(0) for side in (sparse, right)]
     normalised = (right - mean.unsqueeze(-1)) * rstd.unsqueeze(-1)
     layer_norm = torch.stack([right.sum(1), (right * normalised).sum(1)])
     scaled = right[:, 0].contiguous()
-    sum_of_scaled = found.scaling(scaled, mean[:, 0])
+    sum_of_scaled = compiled.scaling(scaled, mean[:, 0])
     index = torch.tensor([[0, 2, 0, -1, 1, 4, 2, 2, 3]]).expand(3, 9)
     added = right.new_zeros(3, 5, 37).index_add_(1, index[0, :3], right[:, :3])
     added.index_add_(1, index[0, 4:], right[:, 4:])
-    of_layer_norm = list(zip(*found.layer_norm(right, right, mean, rstd), strict=True))
+    of_layer_norm = list(zip(*compiled.layer_norm(right, right, mean, rstd), strict=True))
     of_one, thin = geometry._replace(channels=1, out_channels=1, groups=4), random(2, 4, 1, 3, 2)
     expected = {
         "depthwise": torch.stack(
@@ -508,33 +511,33 @@ def _agree(found: Loops) -> bool:
         "squares of layer norm": layer_norm.square().sum(2),
         "group norm": torch.stack([right.sum(2), (right * normalised).sum(2)]),
     }
-    found.depthwise(inputs, grad, of_one, thin)
-    given = {
+    compiled.depthwise(inputs, grad, of_one, thin)
+    results = {
         "depthwise": thin,
-        "norms": found.convolution(inputs, grad, geometry, kept, of_channels),
+        "norms": compiled.convolution(inputs, grad, geometry, kept, of_channels),
         "formed": kept[:, 0, :, :4],
-        "sum of formed": found.convolution_sum(inputs, grad, geometry, weights)[0, :, :4],
-        "norms of two frames": found.convolution(inputs, grad, geometry._replace(frames=2)),
-        "channels last": found.convolution(last(inputs), last(broad), of_broad),
-        "pixels": found.pixels(inputs, beside, in_steps_of_one)[0],
-        "gram": found.gram(left, right, known, False, sums, of_sums)[0],
-        "gram of known products": found.gram(left, left, known, True)[0],
+        "sum of formed": compiled.convolution_sum(inputs, grad, geometry, weights)[0, :, :4],
+        "norms of two frames": compiled.convolution(inputs, grad, geometry._replace(frames=2)),
+        "channels last": compiled.convolution(last(inputs), last(broad), of_broad),
+        "pixels": compiled.pixels(inputs, beside, in_steps_of_one)[0],
+        "gram": compiled.gram(left, right, known, False, sums, of_sums)[0],
+        "gram of known products": compiled.gram(left, left, known, True)[0],
         "sums": sums,
         "squares of sums": of_sums,
-        "pairs": found.pairs(left[:, 0], right[:, 0])[0],
+        "pairs": compiled.pairs(left[:, 0], right[:, 0])[0],
         "scaled": scaled,
         "sum of scaled": sum_of_scaled,
         "sums of channels": of_channels,
-        "gram of some": found.gram(gathered[0], gathered[1], starts=starts)[0],
-        "some alive": torch.tensor(found.some_alive(left) - found.some_alive(0 * left)),
-        "lookup": found.lookup(index, right)[0],
-        "sum of lookups": found.lookup_sum(index, right, mean[:, 0], 5),
+        "gram of some": compiled.gram(gathered[0], gathered[1], starts=starts)[0],
+        "some alive": torch.tensor(compiled.some_alive(left) - compiled.some_alive(0 * left)),
+        "lookup": compiled.lookup(index, right)[0],
+        "sum of lookups": compiled.lookup_sum(index, right, mean[:, 0], 5),
         "layer norm": torch.stack(of_layer_norm[0]),
         "squares of layer norm": torch.stack(of_layer_norm[1]),
-        "group norm": found.group_norm(right, right, mean, rstd),
+        "group norm": compiled.group_norm(right, right, mean, rstd),
     }
     return all(
-        torch.allclose(given[name], expected[name], rtol=1e-4, atol=1e-4) for name in expected
+        torch.allclose(results[name], expected[name], rtol=1e-4, atol=1e-4) for name in expected
     )
 
 

@@ -148,14 +148,14 @@ def groups_by_groups(inputs: Tensor, grads: Tensor, n: int) -> Outer:
 
 def einsum(rec: Recorder, equation: str, operands: Any, *more: Any, **kwargs: Any) -> Any:
     """Two operands, one of parameters: a product of matrices, one for each group."""
-    given = (*operands, *more) if isinstance(operands, (list, tuple)) else (operands, *more)
-    terms = parsed(equation, [operand.shape for operand in given])
-    if terms is None or not rec.serves(*given):
+    both = (*operands, *more) if isinstance(operands, (list, tuple)) else (operands, *more)
+    terms = parsed(equation, [operand.shape for operand in both])
+    if terms is None or not rec.serves(*both):
         return NotImplemented
     first, second, result = terms
-    kinds = are_records(*given)
+    kinds = are_records(*both)
     if kinds == [False, True]:
-        given, first, second = given[::-1], second, first
+        both, first, second = both[::-1], second, first
     elif kinds != [True, False]:
         return NotImplemented
     groups = [k for k in second if k in first and k in result]
@@ -165,7 +165,7 @@ def einsum(rec: Recorder, equation: str, operands: Any, *more: Any, **kwargs: An
     if {*positions, *out, *groups} != set(result):
         return NotImplemented  # something is summed over by itself
     with physically():
-        x, weight = rec.physical(given[0]), given[1]
+        x, weight = rec.physical(both[0]), both[1]
         sizes = dict(zip([*first, *second], [*x.shape[1:], *weight.shape], strict=True))
 
         def merged(tensor: Tensor, letters: str, *axes: list[str], ahead: int = 0) -> Tensor:

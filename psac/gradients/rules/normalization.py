@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 
 def served(rec: Recorder, input: Tensor, *parameters: Tensor | None) -> bool:
-    given = [p for p in parameters if p is not None]
-    if are_records(input) != [True] or any(are_records(*given)):
+    present = [p for p in parameters if p is not None]
+    if are_records(input) != [True] or any(are_records(*present)):
         return False
     # mixed precision and autocast are left to torch
-    if any(p.dtype is not input.dtype for p in given):
+    if any(p.dtype is not input.dtype for p in present):
         return False
-    return rec.serves(input, *given)
+    return rec.serves(input, *present)
 
 
 def layer_norm(
@@ -60,9 +60,9 @@ def layer_norm_sums(
     grad_npd: Tensor, inputs_npd: Tensor, mean_np: Tensor, rstd_np: Tensor
 ) -> tuple[Dense, Dense]:
     """Gradients of weight and bias, [n, d] each."""
-    given, compiled = (grad_npd, inputs_npd, mean_np, rstd_np), loops()
-    if compiled is not None and compiled.serves(*given):
-        bias, weight = compiled.layer_norm(*given)
+    operands, compiled = (grad_npd, inputs_npd, mean_np, rstd_np), loops()
+    if compiled is not None and compiled.serves(*operands):
+        bias, weight = compiled.layer_norm(*operands)
         return Dense(*weight), Dense(*bias)
     grad = wide(grad_npd)
     product = wide(inputs_npd) - mean_np.unsqueeze(-1)
@@ -110,9 +110,9 @@ def group_norm_sums(
 ) -> tuple[Tensor, Tensor]:
     """Sums over positions for weight and bias, [frames, channels] each."""
     grad, inputs = wide(grad), wide(inputs)
-    given, compiled = (grad, inputs, mean, rstd), loops()
-    if compiled is not None and compiled.serves(*given):
-        bias, weight = compiled.group_norm(*given)
+    operands, compiled = (grad, inputs, mean, rstd), loops()
+    if compiled is not None and compiled.serves(*operands):
+        bias, weight = compiled.group_norm(*operands)
         return weight, bias
     mean, rstd = (
         wide(t).repeat_interleave(inputs.shape[1] // mean.shape[1], 1) for t in (mean, rstd)

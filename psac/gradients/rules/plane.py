@@ -90,13 +90,15 @@ class Plane:
 
     def compiled(self) -> Loops | None:
         """The loops, where they serve."""
-        found = loops()
-        return found if found is not None and found.serves(self.inputs, self.grad) else None
+        compiled = loops()
+        return (
+            compiled if compiled is not None and compiled.serves(self.inputs, self.grad) else None
+        )
 
     def _compiled(self) -> Loops:
-        found = self.compiled()
-        assert found is not None, "chosen only where there are compiled loops"
-        return found
+        compiled = self.compiled()
+        assert compiled is not None, "chosen only where there are compiled loops"
+        return compiled
 
     def room_for_products(self) -> Tensor:
         """[n, h, l, r up to a multiple of the lanes]"""
@@ -133,11 +135,11 @@ class Plane:
         """
         compiled = self.compiled()
         if compiled is not None and self.stride == (1, 1):
-            found = compiled.pixels(self.inputs, self.grad, self.geometry)
+            sums = compiled.pixels(self.inputs, self.grad, self.geometry)
             peaks = [largest_squared(t) for t in (self.inputs, self.grad)]
             finite = product_of(*peaks).isfinite()
-            squares = torch.where(finite, found.squares, math.inf)
-            return self.guarded(found._replace(squares=squares), budget)
+            squares = torch.where(finite, sums.squares, math.inf)
+            return self.guarded(sums._replace(squares=squares), budget)
         (height, width), (oh, ow) = self.geometry.sizes(), self.out
         first, *others = self.offsets()
         norms, mass = [], []
@@ -160,10 +162,10 @@ class Plane:
             mass.append(diagonal_product(patches, other))
         return self.guarded(gram_sum(norms, mass), budget)
 
-    def guarded(self, found: GramSum, budget: Budget) -> Tensor:
+    def guarded(self, sums: GramSum, budget: Budget) -> Tensor:
         """Samples whose Gram sum cancels almost wholly are formed directly."""
         return Outer.guarded(
-            found, lambda samples: square_sum(self.unfolded_products(samples)), budget
+            sums, lambda samples: square_sum(self.unfolded_products(samples)), budget
         )
 
     def unfolded(self, samples: slice | Tensor) -> Tensor:

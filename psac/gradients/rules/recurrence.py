@@ -104,13 +104,13 @@ class Lstm(torch.autograd.Function):
         ]  # fmt: skip
         of_cell = torch.stack(of_gates[:3], 2).unbind(0)
         of_output, through = of_gates[3].unbind(0), tanh_backward(o, squashed).unbind(0)
-        arriving, found = by_step(d_outputs), room_like(gates, d_outputs)
+        arriving, all_d_gates = by_step(d_outputs), room_like(gates, d_outputs)
         d_c, d_h = d_cell.flatten(0, 1), d_cell.new_zeros(())
         if weights.projection is not None:
             arriving = arriving.clone()  # gradients are added to it
-        d_gates, passing, forgotten = found.unbind(0), arriving.unbind(0), f.unbind(0)
-        for_cell = found.unflatten(-1, (4, width))[:, :, :3].unbind(0)
-        for_output = found[..., 3 * width :].unbind(0)
+        d_gates, passing, forgotten = all_d_gates.unbind(0), arriving.unbind(0), f.unbind(0)
+        for_cell = all_d_gates.unflatten(-1, (4, width))[:, :, :3].unbind(0)
+        for_output = all_d_gates[..., 3 * width :].unbind(0)
         for t in reversed(range(len(gates))):
             d_h = passing[t].add_(d_h) if weights.projection is not None else passing[t] + d_h
             d_full = d_h if weights.projection is None else d_h @ weights.projection
@@ -118,7 +118,7 @@ class Lstm(torch.autograd.Function):
             torch.mul(of_cell[t], d_c.unsqueeze(1), out=for_cell[t])
             torch.mul(of_output[t], d_full, out=for_output[t])
             d_c, d_h = d_c * forgotten[t], d_gates[t] @ weights.hidden
-        d_zeros = by_record(found, d_outputs)
+        d_zeros = by_record(all_d_gates, d_outputs)
         d_projected = None if weights.projection is None else by_record(arriving, d_outputs)
         first = d_h.view(*d_cell.shape[:2], -1), d_c.view(d_cell.shape)
         return of_inputs(ctx, d_zeros), d_zeros, d_projected, *first, None, None
@@ -160,10 +160,10 @@ class Gru(torch.autograd.Function):
         of_r = sigmoid_backward(of_new * new_recalled, r)
         of_z = sigmoid_backward(states[:-1] - new, z)
         of_hidden = torch.stack([of_r, of_z, of_new * r], 2).unbind(0)
-        found, from_inputs = room_like(gates, d_outputs), room_like(gates, d_outputs)
-        d_gates, passing = found.unbind(0), by_step(d_outputs).unbind(0)
+        all_d_gates, from_inputs = room_like(gates, d_outputs), room_like(gates, d_outputs)
+        d_gates, passing = all_d_gates.unbind(0), by_step(d_outputs).unbind(0)
         d_by_gate, kept, d_h = (
-            found.unflatten(-1, (3, width)).unbind(0),
+            all_d_gates.unflatten(-1, (3, width)).unbind(0),
             z.unbind(0),
             z.new_zeros(()),
         )
@@ -174,8 +174,8 @@ class Gru(torch.autograd.Function):
             torch.mul(of_hidden[t], d_h.unsqueeze(1), out=d_by_gate[t])
             torch.mul(news[t], d_h, out=for_new[t])
             d_h = torch.addmm(d_h * kept[t], d_gates[t], weights.hidden)
-        from_inputs[..., : 2 * width] = found[..., : 2 * width]
-        d_inputs, d_hidden = by_record(from_inputs, d_outputs), by_record(found, d_outputs)
+        from_inputs[..., : 2 * width] = all_d_gates[..., : 2 * width]
+        d_inputs, d_hidden = by_record(from_inputs, d_outputs), by_record(all_d_gates, d_outputs)
         n, _, b, _ = d_outputs.shape
         first = d_h.view(n, b, width)
         return of_inputs(ctx, d_inputs), d_inputs, d_hidden, first, None, None
@@ -209,11 +209,15 @@ class Plain(torch.autograd.Function):
             shares = (outputs <= 0).logical_not().to(outputs.dtype)
         else:
             shares = 1 - outputs.square()
-        found, d_h = room_like(outputs, d_outputs), outputs.new_zeros(())
-        d_gates, passing, of_gates = found.unbind(0), by_step(d_outputs).unbind(0), shares.unbind(0)
+        all_d_gates, d_h = room_like(outputs, d_outputs), outputs.new_zeros(())
+        d_gates, passing, of_gates = (
+            all_d_gates.unbind(0),
+            by_step(d_outputs).unbind(0),
+            shares.unbind(0),
+        )
         for t in reversed(range(len(outputs))):
             d_h = torch.mul(passing[t] + d_h, of_gates[t], out=d_gates[t]) @ weights.hidden
-        d_zeros = by_record(found, d_outputs)
+        d_zeros = by_record(all_d_gates, d_outputs)
         n, _, b, _ = d_outputs.shape
         first = d_h.view(n, b, outputs.shape[-1])
         return of_inputs(ctx, d_zeros), d_zeros, first, None, None, None
