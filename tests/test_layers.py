@@ -84,3 +84,50 @@ def test_the_core_imports_no_heavy_library():
             if isinstance(n, ast.ImportFrom) and not n.level
         }
         assert not roots & heavy, path
+
+
+# The rooms of psac/gradients, in the order in which a batch passes them.
+ROOMS = [
+    "errors",
+    "trees",
+    "precision",
+    "groups",
+    "kernels",
+    "contributions",
+    "rules",
+    "measured",
+    "isolation",
+    "vectorized",
+    "alone",
+    "batched",
+    "evaluator",
+    "clipped",
+    "functional",
+    "check",
+]
+
+
+def test_rooms_of_the_engine_import_only_from_earlier_ones():
+    for path in (PACKAGE / "gradients").rglob("*.py"):
+        room = path.relative_to(PACKAGE / "gradients").parts[0].removesuffix(".py")
+        if room == "__init__":
+            continue
+        others = {name.split(".")[2] for name in at_run_time(path)} - {room}
+        later = others - set(ROOMS[: ROOMS.index(room)])
+        assert not later, f"gradients/{room} imports {later}"
+
+
+def at_run_time(path: Path) -> set[str]:
+    """Modules of the engine that a file imports, those for type checkers left out."""
+    names = set()
+    stack: list[ast.AST] = [ast.parse(path.read_text())]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+            continue
+        if isinstance(node, ast.ImportFrom) and node.module == "psac.gradients":
+            names |= {f"psac.gradients.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("psac.gradients."):
+            names.add(node.module or "")
+        stack += ast.iter_child_nodes(node)
+    return names

@@ -28,12 +28,11 @@ from psac.gradients.isolation.outside import Outside, Snapshot, code_of
 from psac.gradients.isolation.state import State, refuse_memory
 from psac.gradients.isolation.watch import Watch, refuse_remains, storage_of
 from psac.gradients.measured import Measured
+from psac.gradients.trees import LossFunction, own_copy
 from psac.gradients.vectorized.evaluate import (
     Evaluation,
-    LossFunction,
     gradient_of,
     one_number,
-    own_copy,
 )
 from psac.gradients.vectorized.libraries import (
     OPERATORS,

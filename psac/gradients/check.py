@@ -24,7 +24,8 @@ from psac.gradients.errors import SlowPathWarning
 from psac.gradients.evaluator import Evaluator
 from psac.gradients.groups import TOGETHER
 from psac.gradients.isolation.eligibility import trainable
-from psac.gradients.vectorized.evaluate import Evaluation, LossFunction
+from psac.gradients.trees import LossFunction
+from psac.gradients.vectorized.evaluate import Evaluation
 from psac.gradients.vectorized.selfcheck import COMPARED, distance
 
 # How a way of evaluation keeps records apart.

@@ -26,7 +26,8 @@ from psac.gradients.errors import PrivacyError
 from psac.gradients.evaluator import Evaluator
 from psac.gradients.groups import TOGETHER, Groups
 from psac.gradients.precision import summed_in
-from psac.gradients.vectorized.evaluate import Evaluation, LossFunction
+from psac.gradients.trees import LossFunction
+from psac.gradients.vectorized.evaluate import Evaluation
 
 
 @dataclass(frozen=True, kw_only=True)

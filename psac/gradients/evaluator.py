@@ -40,7 +40,8 @@ from psac.gradients.isolation.eligibility import survey, trainable
 from psac.gradients.isolation.outside import Outside, code_of
 from psac.gradients.isolation.state import State
 from psac.gradients.isolation.watch import refuse_remains
-from psac.gradients.vectorized.evaluate import Evaluation, LossFunction, Vectorized
+from psac.gradients.trees import LossFunction
+from psac.gradients.vectorized.evaluate import Evaluation, Vectorized
 from psac.gradients.vectorized.libraries import refuse_overridden_operators
 from psac.gradients.vectorized.selfcheck import distance, tolerance
 

@@ -22,7 +22,7 @@ from psac.clipping.rules import Abadi, ClippingRule
 from psac.gradients import trees
 from psac.gradients.clipped import ClippedSum
 from psac.gradients.evaluator import Evaluator
-from psac.gradients.vectorized.evaluate import LossFunction
+from psac.gradients.trees import LossFunction
 
 
 def per_sample_norms(

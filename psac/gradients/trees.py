@@ -17,6 +17,8 @@ from torch.utils import _pytree as pytree
 
 from psac.gradients.errors import PrivacyError
 
+LossFunction = Callable[..., Tensor]  # of a model, and the parts of a batch
+
 
 def map_tensors(tree: Any, function: Callable[[Tensor], Any]) -> Any:
     """A copy of the tree with `function` applied to each tensor."""
@@ -105,6 +107,11 @@ def rebuilt(tree: Any, values: list[Any]) -> Any:
     """The tree with other leaves, in the order of `leaves`."""
     following = iter(values)
     return map_tensors(tree, lambda _: next(following))
+
+
+def own_copy(leaf: Tensor) -> Tensor:
+    """A record in memory of its own: the function may write to it."""
+    return leaf.detach().clone()
 
 
 def refuse_other_arguments(function: Callable, model: Any, tree: Any) -> None:

@@ -41,7 +41,7 @@ from psac.gradients import ClippedSum, Evaluator, Sensitive
 from psac.gradients.isolation.generators import own_draws_of_torch, own_generators
 from psac.gradients.isolation.probe import Probe
 from psac.gradients.isolation.state import State
-from psac.gradients.vectorized.evaluate import LossFunction
+from psac.gradients.trees import LossFunction
 from psac.loading.collation import refuse_padding_that_counts
 from psac.loading.dataset import tensors_of
 from psac.loading.loader import Loader

@@ -1,3 +1,5 @@
-"""A loss function that sees the whole batch and returns one loss a record: isolation is tested.
+"""A loss function that sees the whole batch and returns one loss per record: isolation is tested.
 
-In: the function and a batch.  Out: an `Evaluation`.  Imports rules, contributions and isolation."""
+In: the function and a batch.  Out: an `Evaluation`.  Imports rules, contributions, isolation and
+what it shares with `vectorized`.
+"""

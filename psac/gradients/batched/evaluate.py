@@ -29,7 +29,8 @@ from psac.gradients.isolation.outside import Outside
 from psac.gradients.isolation.watch import Watch, storage_of
 from psac.gradients.measured import Measured
 from psac.gradients.precision import HALF, without_autocast
-from psac.gradients.vectorized.evaluate import Evaluation, LossFunction
+from psac.gradients.trees import LossFunction
+from psac.gradients.vectorized.evaluate import Evaluation
 from psac.gradients.vectorized.libraries import refuse_seeding, without_branches
 from psac.gradients.vectorized.recorder import Uses
 

@@ -31,7 +31,8 @@ from psac.gradients.errors import NotIsolated, NotVectorized, PrivacyError
 from psac.gradients.groups import TOGETHER
 from psac.gradients.isolation.generators import same_generators, seed_all
 from psac.gradients.isolation.state import State, refuse_memory
-from psac.gradients.vectorized.evaluate import Evaluation, LossFunction
+from psac.gradients.trees import LossFunction
+from psac.gradients.vectorized.evaluate import Evaluation
 from psac.gradients.vectorized.recorder import transparent
 from psac.gradients.vectorized.selfcheck import distance, tolerance
 

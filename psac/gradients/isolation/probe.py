@@ -19,7 +19,7 @@ from psac.gradients import trees
 from psac.gradients.isolation.generators import same_generators, seed_all
 from psac.gradients.isolation.outside import code_of
 from psac.gradients.isolation.state import State
-from psac.gradients.vectorized.evaluate import LossFunction, own_copy
+from psac.gradients.trees import LossFunction, own_copy
 
 FIRST_STEPS = 3
 SECRET_STEPS = 32  # one of so many is tested later

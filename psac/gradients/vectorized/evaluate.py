@@ -12,7 +12,7 @@ any graph.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,6 +35,7 @@ from psac.gradients.rules.chance import NeedsSharing, Place
 from psac.gradients.rules.derivatives import NeedsCopies
 from psac.gradients.rules.selection import NeedsShapes
 from psac.gradients.rules.values import NeedsPaths
+from psac.gradients.trees import LossFunction
 from psac.gradients.vectorized.libraries import (
     OnlyRulesOfTorch,
     is_loop_over_records,
@@ -46,7 +47,6 @@ from psac.gradients.vectorized.paths import MeasuredPaths, Path, followed
 from psac.gradients.vectorized.recorder import Recorder, WithinFunction
 
 TORCH: Any = torch._C
-LossFunction = Callable[..., Tensor]
 NO_HOOKS = "saved_tensors_hooks see all records at once, so vmap runs without them"
 
 
@@ -315,11 +315,6 @@ def refuse_constant(losses: Tensor) -> None:
             "the losses depend on no trainable parameter of the model: was the output detached, "
             "or computed under no_grad?"
         )
-
-
-def own_copy(leaf: Tensor) -> Tensor:
-    """A record in memory of its own: the function may write to it."""
-    return leaf.detach().clone()
 
 
 def gradient_of(value: Tensor, parameters: Mapping[str, nn.Parameter]) -> dict[str, Tensor]:

@@ -21,12 +21,11 @@ from psac.gradients.groups import TOGETHER
 from psac.gradients.isolation.generators import same_generators, seed_all
 from psac.gradients.isolation.state import State
 from psac.gradients.precision import HALF
+from psac.gradients.trees import LossFunction, own_copy
 from psac.gradients.vectorized.evaluate import (
-    LossFunction,
     Vectorized,
     gradient_of,
     one_number,
-    own_copy,
 )
 from psac.gradients.vectorized.libraries import without_checkpoints
 
