@@ -13,7 +13,7 @@ import typer
 from rich.markdown import Markdown
 
 from psac.app.cli.console import as_typed, console
-from psac.app.cli.mistakes import typed
+from psac.app.cli.error_messages import typed
 
 if TYPE_CHECKING:
     from paper.experiments.exhibit import Exhibit

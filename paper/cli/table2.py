@@ -9,9 +9,9 @@ import typer
 
 from paper.cli.paper import RESULTS, Results
 from psac.app.cli.console import as_typed, console
-from psac.app.cli.crowd import trained
-from psac.app.cli.mistakes import typed
+from psac.app.cli.error_messages import typed
 from psac.app.cli.options import Processes
+from psac.app.cli.several_runs import trained
 
 if TYPE_CHECKING:
     from paper.experiments.table2 import Study

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from psac.app.data import catalogue, features
+from psac.app.data import catalogue
 from psac.app.data.records import TensorRecords
+from psac.app.data.sets import features
 
 
 @pytest.fixture
