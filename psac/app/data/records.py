@@ -129,3 +129,6 @@ class TextRecords(Dataset[dict[str, Any]]):
 
     def __getitem__(self, number: int) -> dict[str, Any]:
         return self.records[number]
+
+
+AnyRecords = TensorRecords | ImageFiles | TextRecords

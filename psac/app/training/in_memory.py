@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from psac.accounting import Ledger
+from psac.app.data.records import AnyRecords, ImageFiles, TextRecords
 
 
 class Records(Dataset):
@@ -55,16 +56,14 @@ def _unchanged(batch: Any) -> Any:
     return batch
 
 
-def records_of(dataset: Any) -> Records:
+def records_of(dataset: AnyRecords) -> Records:
     """The records of a data set, each of which has one class or several."""
-    from psac.app import data
-
-    if isinstance(dataset, data.TextRecords):
+    if isinstance(dataset, TextRecords):
         raise ValueError(
             f"data '{dataset.name}' is text, but the models of a recipe take numbers. Train with "
             "psac.make_private in your own loop, or convert the texts to features."
         )
-    labels = dataset.labels if isinstance(dataset, data.ImageFiles) else dataset.tensors[1]
+    labels = dataset.labels if isinstance(dataset, ImageFiles) else dataset.tensors[1]
     one = labels.dtype == torch.int64 and labels.ndim == 1
     several = labels.dtype == torch.float32 and labels.shape[1:] == (len(dataset.classes),)
     if not one and not several:
@@ -73,6 +72,6 @@ def records_of(dataset: Any) -> Records:
             f"{list(labels.shape)} for {len(dataset.classes)} classes: a recipe trains for one "
             "class per record (whole numbers), or for several (a 0 or 1 for each class)."
         )
-    if isinstance(dataset, data.ImageFiles):
+    if isinstance(dataset, ImageFiles):
         return Records(dataset.stacked(torch.uint8), labels, dataset.released)
     return Records(dataset.tensors[0], labels, dataset.released)

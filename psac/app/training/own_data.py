@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from psac.app.checks import number, unknown
+from psac.app.data.records import AnyRecords, TensorRecords
 from psac.app.data.tables.columns import Columns
 from psac.app.data.tables.private_release import Budget
 from psac.app.data.tables.reader import table_of
@@ -36,7 +37,7 @@ def load_own(
     split: Split,
     columns: Columns | None = None,
     classes: Sequence[str] | None = None,
-) -> Any:
+) -> AnyRecords:
     """The split of the data at the path of the recipe.
 
     For test records, `columns` and `classes` are those of the training records.  For training
@@ -76,7 +77,9 @@ def _place(path: Path, split: Split) -> Path:
     return path
 
 
-def _read(place: Path, settings: Mapping[str, Any], recipe: Recipe, columns: Columns | None) -> Any:
+def _read(
+    place: Path, settings: Mapping[str, Any], recipe: Recipe, columns: Columns | None
+) -> AnyRecords:
     reader, arguments = _reader(place), dict(settings)
     _check_settings(place, reader, settings)
     source: Any = place
@@ -117,7 +120,7 @@ def _budget(recipe: Recipe, num_records: int) -> Budget:
     return Budget(epsilon=share * recipe.epsilon, delta=share * delta, seed=recipe.seed)
 
 
-def _reader(place: Path) -> Callable[..., Any]:
+def _reader(place: Path) -> Callable[..., AnyRecords]:
     from psac.app import data
 
     readers = {**dict.fromkeys(TABLES, data.from_table), ".npz": data.from_npz}
@@ -145,7 +148,7 @@ def _check_settings(place: Path, reader: Callable[..., Any], settings: Mapping[s
         )
 
 
-def _refuse_one_class(records: Any, place: Path, settings: Mapping[str, Any]) -> Any:
+def _refuse_one_class(records: AnyRecords, place: Path, settings: Mapping[str, Any]) -> AnyRecords:
     """The records; raises if there is only one class."""
     if len(records.classes) != 1:
         return records
@@ -153,7 +156,7 @@ def _refuse_one_class(records: Any, place: Path, settings: Mapping[str, Any]) ->
         where = f"are in the folder '{records.classes[0]}'"
     elif place.suffix in TABLES:
         where = f"have the class '{records.classes[0]}' in the column '{settings['label']}'"
-    elif records.tensors[1].ndim == 2:
+    elif isinstance(records, TensorRecords) and records.tensors[1].ndim == 2:
         raise ValueError(
             f"{place}: y has one column, so a record has its class or not. For two classes, store "
             "y[:, 0]."

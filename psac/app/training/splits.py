@@ -19,12 +19,13 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from psac.app.checks import suggestion
+from psac.app.data.records import AnyRecords
 from psac.app.data.tables.columns import Columns
 from psac.app.training.in_memory import Records, records_of
 from psac.app.training.own_data import Split, load_own
@@ -111,7 +112,7 @@ def _load(
     *,
     columns: Columns | None,
     classes: tuple[str, ...] | None = None,
-) -> Any:
+) -> AnyRecords:
     from psac.app import data
 
     refuse_unknown_data(recipe)

@@ -402,7 +402,7 @@ def test_steps_that_only_ledger_or_metrics_know_of_count_as_spent(tmp_path):
     with (
         pytest.warns(psac.PrivacyWarning, match="no record of run"),
         pytest.warns(psac.PrivacyWarning, match="3 steps ran after"),  # by the journal of the copy
-        pytest.warns(psac.PrivacyWarning, match="tell of 6 more steps"),
+        pytest.warns(psac.PrivacyWarning, match="record 6 more steps"),
     ):
         run = train(secure, folder, resume=True)
     assert run.ledger().steps == 18
