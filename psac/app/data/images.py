@@ -29,8 +29,8 @@ def decoded(image: Path | tuple[str, bytes], *, size: int | None, channels: int)
     pillow = needed("PIL.Image", package="Pillow", purpose="Reading images")
     name, content = (image, image) if isinstance(image, Path) else (image[0], io.BytesIO(image[1]))
     try:
-        with pillow.open(content) as picture:
-            squared = picture.convert(MODES[channels])
+        with pillow.open(content) as opened:
+            squared = opened.convert(MODES[channels])
     except FileNotFoundError as error:
         raise DataNotFound(f"{name} does not exist.") from error
     except (*BROKEN, pillow.DecompressionBombError) as error:
@@ -42,13 +42,13 @@ def decoded(image: Path | tuple[str, bytes], *, size: int | None, channels: int)
     return scaled(np.atleast_3d(np.asarray(squared)).transpose(2, 0, 1))
 
 
-def _square(picture: Any, size: int, pillow: Any) -> Any:
+def _square(image: Any, size: int, pillow: Any) -> Any:
     """The square in the middle, after resizing the shorter side to `size`."""
-    width, height = picture.size
+    width, height = image.size
     side = min(width, height)
     left, top = (width - side) / 2, (height - side) / 2
     box = (left, top, left + side, top + side)
-    return picture.resize((size, size), pillow.Resampling.BILINEAR, box=box)
+    return image.resize((size, size), pillow.Resampling.BILINEAR, box=box)
 
 
 def scaled(pixels: np.ndarray, largest: int = 255) -> Tensor:

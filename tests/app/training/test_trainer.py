@@ -142,7 +142,7 @@ def test_the_model_that_is_left_answers_as_it_was_evaluated(tmp_path, monkeypatc
 
 
 def test_copies_of_what_is_no_picture_are_refused(tmp_path):
-    with pytest.raises(ValueError, match="copies are made of pictures"):
+    with pytest.raises(ValueError, match="copies need images"):
         train(recipe(copies=2, shift=1), tmp_path / "run")
 
 

@@ -1,6 +1,6 @@
-"""CIFAR-10 with 40 labels a picture instead of one: a stand-in for tasks such as CelebA's.
+"""CIFAR-10 with 40 labels a image instead of one: a stand-in for tasks such as CelebA's.
 
-Ten labels are the classes; 14 follow from the class, such as "animal"; 16 are facts of the picture
+Ten labels are the classes; 14 follow from the class, such as "animal"; 16 are facts of the image
 itself, such as "bright", each by a fixed threshold.  So the labels of a record are functions of it
 alone, and of no other one: `psac.data.load("cifar10", attributes=True)`.
 """
@@ -39,7 +39,7 @@ def _part(rows: slice, columns: slice) -> Callable[[Tensor], Tensor]:
 
 
 ALL, FIRST, LAST, INNER = slice(None), slice(0, 16), slice(16, 32), slice(8, 24)
-# Each compares a number of the picture with a constant.
+# Each compares a number of the image with a constant.
 FACTS: dict[str, tuple[Callable[[Tensor], Tensor], float]] = {
     "bright": (lambda x: x.mean((1, 2, 3)), 0.5),
     "very dark": (lambda x: -x.mean((1, 2, 3)), -0.3),
@@ -64,12 +64,12 @@ def attribute_names(classes: Sequence[str]) -> tuple[str, ...]:
     return (*classes, *GROUPS, *FACTS)
 
 
-def labels_of(pictures: Tensor, numbers: Tensor, classes: Sequence[str]) -> Tensor:
-    """0 or 1 for each of `attribute_names`, a row per picture; `numbers` count `classes`."""
+def labels_of(images: Tensor, numbers: Tensor, classes: Sequence[str]) -> Tensor:
+    """0 or 1 for each of `attribute_names`, a row per image; `numbers` count `classes`."""
     columns = [numbers == place for place in range(len(classes))]
     for members in GROUPS.values():
         columns.append(torch.isin(numbers, torch.tensor([classes.index(name) for name in members])))
     for number, threshold in FACTS.values():
-        parts = [number(part) for part in pictures.split(1000)]  # for memory
+        parts = [number(part) for part in images.split(1000)]  # for memory
         columns.append(torch.cat(parts) > threshold)
     return torch.stack(columns, 1).float()

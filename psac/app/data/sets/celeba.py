@@ -69,7 +69,7 @@ def images_folder(entry: Entry, root: Path) -> Path:
 
 
 def attributes_in(text: str) -> tuple[list[str], np.ndarray]:
-    """The names of the pictures and their attributes, 0 or 1: a count, the header, the rows."""
+    """The names of the images and their attributes, 0 or 1: a count, the header, the rows."""
     lines = text.splitlines()
     rows = [line.split(maxsplit=1) for line in lines[2:] if line.strip()]
     if not rows or tuple(lines[1].split()) != CLASSES:
@@ -89,7 +89,7 @@ def attributes_in(text: str) -> tuple[list[str], np.ndarray]:
 
 
 def parts_in(text: str) -> dict[str, str]:
-    """The number of the split of each picture."""
+    """The number of the split of each image."""
     rows = [line.split() for line in text.splitlines() if line]
     if wrong := [row for row in rows if len(row) != 2 or row[1] not in PARTS.values()]:
         raise DataNotFound(

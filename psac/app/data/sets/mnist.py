@@ -1,4 +1,4 @@
-"""MNIST and Fashion-MNIST: 60,000 and 10,000 grey pictures of 28 x 28, in IDX files.
+"""MNIST and Fashion-MNIST: 60,000 and 10,000 grey images of 28 x 28, in IDX files.
 
 An IDX file is two zero bytes, the type (8: unsigned byte), the number of axes, each axis as a
 big-endian 32-bit number, then the bytes.  The SHA-256 are those of the unpacked files, which are
