@@ -109,12 +109,12 @@ class Progress:
         return {"accuracy": f"{last['accuracy']:.1%} on {last['split']} records"} if last else {}
 
     def seconds_left(self) -> float | None:
-        """Estimated from the pace of this session."""
-        done = self.step - self.facts["step"]
-        if not done:
+        """Estimated from the pace of this session; None if there is no pace yet or nothing left."""
+        done, planned = self.step - self.facts["step"], self.facts["planned_steps"]
+        if not done or self.step == planned:
             return None
         pace = (self._told - self._begun) / done
-        left = pace * (self.facts["planned_steps"] - self.step)
+        left = pace * (planned - self.step)
         return max(left - (time.monotonic() - self._told), 0.0)
 
 
