@@ -6,7 +6,7 @@ import re
 
 from packaging.requirements import Requirement
 
-from psac.app.training.toml import tomllib
+from psac.app.toml import tomllib
 from tests.docs.markdown import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]

@@ -20,7 +20,7 @@ from typing import Any
 from rich._export_format import CONSOLE_SVG_FORMAT
 from rich.console import Console
 
-from psac.app.cli import demo, live, pricing, train, view
+from psac.app.cli import demo, pricing, train, views
 from psac.app.cli.app import main
 
 HERE = Path(__file__).resolve().parent
@@ -40,7 +40,7 @@ console = Console(
 )
 
 
-class Moment(live.Live):
+class Moment(views.Live):
     """The live picture at the end of a run and, of the first run, once on the way."""
 
     drawn = False
@@ -49,19 +49,19 @@ class Moment(live.Live):
         return self
 
     def __exit__(self, *_: object) -> None:
-        console.print(self._picture())
+        console.print(self._display())
 
     def evaluated(self, info: dict[str, Any]) -> None:
         super().evaluated(info)
-        if not Moment.drawn and info["step"] >= 0.6 * self._progress.facts["planned_steps"]:
+        if not Moment.drawn and info["step"] >= 0.6 * self.facts["planned_steps"]:
             Moment.drawn = True
-            console.print(self._picture())
+            console.print(self._display())
             console.print()
 
 
 def session(commands: list[str]) -> str:
     """What the commands write, as SVG."""
-    view.Live = Moment  # type: ignore[misc]
+    views.Live = Moment  # type: ignore[misc]
     for module in (demo, pricing, train):
         module.console = console  # type: ignore[attr-defined]
     with tempfile.TemporaryDirectory() as folder:

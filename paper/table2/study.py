@@ -85,7 +85,7 @@ class Study:
         """Trains the jobs of a stage, and keeps the result of each as soon as it is there."""
 
         def kept(job: Job, line: dict[str, Any]) -> None:
-            if line["kind"] in ("end", "found"):
+            if line["kind"] in ("end", "already_finished"):
                 write_result(Run(job.folder), self.results / f"{name_of(job.recipe)}.json")
             watch(job, line)
 

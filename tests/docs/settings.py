@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from psac.app.cli.settings import SETTINGS
+from psac.app.cli.recipe_options import SETTINGS
 from psac.app.training.recipe import CHOICES, FLAGS, NEEDED, RANGES, TABLES, WHOLE, Recipe
 from psac.sampling import SCHEMES
 

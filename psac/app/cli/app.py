@@ -1,6 +1,6 @@
 """The commands of `psac`: one file each, and one line each here.
 
-What becomes of errors is in mistakes.py; --debug before the command shows their tracebacks.
+Errors are shown by error_messages.py; `psac --debug COMMAND` shows their tracebacks.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from psac.app.cli.console import errors
 from psac.app.cli.data import get_data, list_data
 from psac.app.cli.demo import demo
 from psac.app.cli.describe import describe
-from psac.app.cli.mistakes import code_of, explain, readable_warnings
+from psac.app.cli.error_messages import code_of, explain, readable_warnings
 from psac.app.cli.predict import predict
 from psac.app.cli.pricing import calibrate, epsilon
 from psac.app.cli.recipes import recipes
@@ -32,7 +32,8 @@ from psac.app.cli.train import train
 from psac.app.cli.version import version
 from psac.app.training.recipe import OTHER_WORDS
 
-# By the panel of --help.  To add one: its file with a plain function, an import above, a line here.
+DATA = "Data and recipes"
+# By panel of --help.  To add one: its file with a plain function, an import above, a line here.
 COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
     "Train": {
         "demo": demo,
@@ -48,16 +49,16 @@ COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
         "audit": audit,
         "check": check,
     },
-    "What there is": {
+    DATA: {
         "recipes": recipes,
         "data list": list_data,
         "data get": get_data,
         "data describe": describe,
-        "version": version,
     },
+    "Help": {"version": version},
 }
 GROUPS = {  # commands of two words
-    "data": "Data sets: what there is, fetching, and describing your own table.",
+    "data": "List and fetch data sets, and describe your own table.",
 }
 state = {"debug": False}
 
@@ -69,7 +70,7 @@ def _say_version(asked: bool) -> None:
 
 
 class Command(TyperCommand):
-    """Takes a negative number for what it is, where an option of that name is none."""
+    """Explains a negative number where it is not allowed, instead of taking it for an option."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         words = list(args)  # parsing takes them away
@@ -81,47 +82,46 @@ class Command(TyperCommand):
             arguments = [each for each in self.params if each.param_type_name == "argument"]
             if not re.match(r"-[\d.]", name) or not arguments:
                 raise
-            given = next(word for word in words if word.startswith(name))
+            value = next(word for word in words if word.startswith(name))
             least = "above 0" if arguments[0].name == "epsilon" else "0 or above"
             raise typer.BadParameter(
-                f"{arguments[0].name} is {given}: it must be {least}."
+                f"{arguments[0].name} is {value}: it must be {least}."
             ) from error
 
 
 def _suggest(error: Any, name: str, known: Iterable[Any]) -> None:
-    """The word of psac for one of torch, Opacus or papers: --lr is --learning-rate."""
+    """Suggests the name that psac uses for one of torch, Opacus or papers: --lr."""
     meant = f"--{OTHER_WORDS.get(name.lstrip('-').replace('-', '_'), '').replace('_', '-')}"
     if any(meant in each.opts for each in known):
         error.possibilities = [meant]
 
 
 def options(
-    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks of errors.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
     version: Annotated[
         bool,
         typer.Option("--version", help="Show the version.", is_eager=True, callback=_say_version),
     ] = False,
 ) -> None:
-    """Train neural networks on private data."""
+    """Train neural networks with differential privacy."""
     state["debug"] = debug
 
 
-def assembled() -> typer.Typer:
-    """The whole command line."""
-    either = {"help_option_names": ["-h", "--help"]}
-    whole = typer.Typer(no_args_is_help=True, callback=options, context_settings=either)
-    places = {"": whole}
+def command_line() -> typer.Typer:
+    context = {"help_option_names": ["-h", "--help"]}
+    root = typer.Typer(no_args_is_help=True, callback=options, context_settings=context)
+    groups = {"": root}
     for group, about in GROUPS.items():
-        places[group] = typer.Typer(no_args_is_help=True, help=about)
-        whole.add_typer(places[group], name=group)
+        groups[group] = typer.Typer(no_args_is_help=True, help=about)
+        root.add_typer(groups[group], name=group, rich_help_panel=DATA)
     for panel, commands in COMMANDS.items():
         for words, function in commands.items():
             group, _, name = words.rpartition(" ")
-            places[group].command(name, cls=Command, rich_help_panel=panel)(function)
-    return whole
+            groups[group].command(name, cls=Command, rich_help_panel=panel)(function)
+    return root
 
 
-app = assembled()
+app = command_line()
 
 
 def main(arguments: list[str] | None = None) -> None:

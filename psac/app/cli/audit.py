@@ -1,4 +1,4 @@
-"""`psac audit`: an attack on the training step as it is installed, or on the plan of a run."""
+"""`psac audit`: an attack on the installed training step, or on the settings of a run."""
 
 from __future__ import annotations
 
@@ -24,28 +24,26 @@ def audit(
     run: Annotated[
         Path | None,
         typer.Argument(
-            help="Folder of a run: its own rule, bound, noise, sampling rate and steps are "
-            "attacked. Without one, a single step is.",
+            help="Folder of a run, whose rule, bound, noise, sampling rate and steps are "
+            "attacked. Without it, a single step is attacked.",
             show_default=False,
         ),
     ] = None,
-    canaries: Annotated[
-        int, typer.Option(help="Records that are put in or left out.", min=1000)
-    ] = 20_000,
+    canaries: Annotated[int, typer.Option(help="Number of made-up records.", min=1000)] = 20_000,
 ) -> None:
-    """Attack private training: does it keep what it promises?
+    """Attack private training and compare the result with its guarantee.
 
-    Thousands of made-up records, each with a huge gradient, are put in or left out by fair coins,
-    and the attack tells from the trained parameters which. What it shows is a lower bound of
-    epsilon, with 95 % confidence. Above the promise, something is broken; below, nothing is proved.
-    No record of the run is looked at.
+    Each of thousands of made-up records, with huge gradients, is included with probability 1/2. The
+    attack guesses from the trained parameters which were included, which gives a lower bound of
+    epsilon at 95 % confidence. A bound above the guarantee means that something is broken; a bound
+    below it proves nothing. No record of the run is used.
     """
     result = psac.audit(canaries=canaries) if run is None else _of_run(run, canaries)
     console.print(_table(result))
     if not result.passed:
-        console.print("[bold red]FAILED: training is not as private as it says.[/]")
+        console.print("[bold red]FAILED: training is less private than its ledger says.[/]")
         raise typer.Exit(1)
-    console.print("[bold green]passed[/]: the attack leaves the promise standing.")
+    console.print("[bold green]passed[/]: the attack does not contradict the guarantee.")
 
 
 def _of_run(folder: Path, canaries: int) -> Audit:
@@ -57,10 +55,10 @@ def _of_run(folder: Path, canaries: int) -> Audit:
     console.print(f"{escape(repr(rule))}, {escape(str(entry))}", soft_wrap=True)
     spent = run.ledger().epsilon(delta)
     console.print(
-        f"the run's own ledger promises epsilon {price(spent)} at delta {numerals.delta(delta)}"
+        f"the ledger of the run guarantees epsilon {price(spent)} at delta {numerals.delta(delta)}"
     )
     if not run.ledger().secure:
-        console.print("[bold red]The run had a seed, and is NOT private.[/]")
+        console.print("[bold red]The run was seeded, so it is NOT private.[/]")
     with console.status(f"attacking {numerals.plural(entry.steps, 'step')}"):
         return psac.audit(
             noise_multiplier=entry.noise_multiplier,
@@ -73,16 +71,18 @@ def _of_run(folder: Path, canaries: int) -> Audit:
 
 
 def _entry(run: Run) -> Entry:
-    """What the ledger says was done, if an attack can do the same."""
+    """The training that the ledger records, if it can be attacked."""
     if not run.ledger_path.exists():
-        raise ValueError(f"{run.folder} holds no run: it has no ledger.")
+        raise ValueError(f"{run.folder} is not a run: it has no ledger.json.")
     entries = run.ledger().training
     if len(entries) != 1:
-        raise ValueError(f"the ledger of {run.folder} has {len(entries)} entries: one is needed.")
+        raise ValueError(
+            f"the ledger of {run.folder} has {len(entries)} entries; only one can be attacked."
+        )
     if entries[0].sampling != "poisson":
         raise ValueError(
-            f"the run in {run.folder} has {entries[0].sampling} sampling: the attack is on Poisson "
-            "sampling. `psac audit` without a run attacks the step that all have in common."
+            f"the run in {run.folder} used {entries[0].sampling} sampling, but the attack is for "
+            "Poisson sampling. `psac audit` without a run attacks a single step."
         )
     return entries[0]
 
@@ -93,8 +93,8 @@ def _delta(run: Run) -> float:
 
 
 def _table(result: Audit) -> Table:
-    table = Table("", "epsilon", "how", title=f"at delta {numerals.delta(result.bound.delta)}")
-    table.add_row("promised", price(result.promised), "by the ledger of the attacked run")
+    table = Table("", "epsilon", "source", title=f"at delta {numerals.delta(result.bound.delta)}")
+    table.add_row("guaranteed", price(result.promised), "ledger of the attacked training")
     how = str(result.bound).partition("confidence ")[2]
-    table.add_row("shown", f">= {result.bound.epsilon:.3f}", f"confidence {how}")
+    table.add_row("attack", f">= {result.bound.epsilon:.3f}", f"confidence {how}")
     return table

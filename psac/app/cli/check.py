@@ -1,4 +1,4 @@
-"""`psac check`: what the engine does with a model of your own, before anything is trained."""
+"""`psac check`: how the engine would train your model, before you train it."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ def check(
     target: Annotated[
         str,
         typer.Argument(
-            help=f"{FORM}: a function without arguments.",
+            help=f"Function without arguments: {FORM}.",
             metavar="FILE:FUNCTION",
             show_default=False,
         ),
     ],
 ) -> None:
-    """Check a model of your own: can it be trained privately, by which rules, how fast?
+    """Check whether psac can train your model privately, and how.
 
-    The function returns (model, batch) with a batch of (inputs, labels) for a classifier, whose
-    loss is the cross-entropy; or (model, loss, batch), where loss(model, *batch) is the function
-    that private.step takes: it is given a batch of one record and returns its loss. A few records
-    of random numbers do as a batch. Exit code 1 if the model cannot be trained privately.
+    For a classifier, the function returns (model, batch), where batch is (inputs, labels); the loss
+    is the cross-entropy. Otherwise it returns (model, loss, batch), where loss(model, *batch) takes
+    a batch of one record and returns its loss, as in private.step. A few records of random numbers
+    are enough. The exit code is 1 if the model cannot be trained privately.
     """
     import psac
 
@@ -55,15 +55,14 @@ def check(
 def _function(target: str) -> Callable[[], Any]:
     place, colon, name = target.rpartition(":")
     if not colon or not place or not name:
-        raise typer.BadParameter(f"'{target}' names no function: give {FORM}.")
+        raise typer.BadParameter(f"'{target}' does not name a function. Pass {FORM}.")
     try:
         function = function_in(_module(place), name, place)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
     if arguments := needed(function):
         raise typer.BadParameter(
-            f"{target} takes {', '.join(arguments)}: it must be callable without arguments, as it "
-            f"gives the batch as well. {GIVES}"
+            f"{target} needs {', '.join(arguments)}, but it is called without arguments. {GIVES}"
         )
     return function
 
@@ -74,14 +73,16 @@ def _module(place: str) -> Any:
         try:
             return importlib.import_module(place)
         except ModuleNotFoundError as error:
-            if error.name != place.partition(".")[0]:  # one that the user's own module needs
+            if (
+                error.name != place.partition(".")[0]
+            ):  # the module exists, but one that it imports does not
                 raise
-            raise typer.BadParameter(f"there is no module '{place}': give {FORM}.") from error
+            raise typer.BadParameter(f"there is no module '{place}'. Pass {FORM}.") from error
         finally:
             sys.path.remove("")
     path = Path(place)
     if not path.is_file():
-        raise typer.BadParameter(f"there is no file {path}: give {FORM}.")
+        raise typer.BadParameter(f"there is no file {path}. Pass {FORM}.")
     return executed(path)
 
 

@@ -1,4 +1,4 @@
-"""`psac compare`: clipping rules on one budget, several runs each, with error bars and tests."""
+"""`psac compare`: clipping rules at one budget, several runs each, with error bars and tests."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from psac.app.cli import names
+from psac.app.checks import unknown
+from psac.app.cli import completion
 from psac.app.cli.console import console
-from psac.app.cli.crowd import say_where, trained
-from psac.app.cli.mistakes import typed
-from psac.app.cli.options import Processes, RecipeName, made_from_options
+from psac.app.cli.error_messages import typed
+from psac.app.cli.options import Processes, RecipeName, with_options
 from psac.app.cli.progress import price
-from psac.app.cli.settings import loaded, settings
-from psac.app.cli.together import price_of_all
+from psac.app.cli.recipe_options import loaded, settings
+from psac.app.cli.several_runs import say_where, total_cost, trained
 
 if TYPE_CHECKING:
     from psac.app.reporting.statistics import Comparison, Group
@@ -25,30 +25,30 @@ RULES = ["psac", "abadi", "auto_s"]
 OF_A_RULE = ("r", "bound", "scale", "learning_rate")
 
 
-@made_from_options(settings=settings)
+@with_options(settings=settings)
 def compare(
     recipe: RecipeName,
     rule: Annotated[
         list[str] | None,
         typer.Option(
-            help="A rule, with settings of its own after a colon: auto_s:r=0.01,learning_rate=2. "
-            f"Repeat for more. {names.one_of(names.choices_of('rule'))}",
+            help="Clipping rule, with its settings after a colon: auto_s:r=0.01,learning_rate=2. "
+            f"Can be repeated. {completion.one_of(completion.choices_of('rule'))}",
             show_default=", ".join(RULES),
-            autocompletion=names.completer(names.choices_of("rule")),
+            autocompletion=completion.completer(completion.choices_of("rule")),
         ),
     ] = None,
-    repeats: Annotated[int, typer.Option(help="Runs of each rule.", min=1)] = 3,
+    repeats: Annotated[int, typer.Option(help="Number of runs for each rule.", min=1)] = 3,
     folder: Annotated[
-        Path | None, typer.Option(help="Where the runs go. Default: runs/compare-NAME.")
+        Path | None, typer.Option(help="Folder for the runs. Default: runs/compare-NAME.")
     ] = None,
     processes: Processes = 2,
     *,
     settings: dict[str, Any],
 ) -> None:
-    """Compare clipping rules on one budget: error bars, Welch's test, a page.
+    """Compare clipping rules at the same budget, with error bars and Welch's test.
 
-    With --seed S the runs have the seeds S, S + 1, ... and can be repeated; without, they are
-    private. The same command goes on where it was stopped.
+    With --seed S, the runs use the seeds S, S + 1, ...: they are repeatable and not private. After
+    an interruption, run the same command to continue.
     """
     place = folder or Path("runs") / f"compare-{Path(recipe).stem}"
     with typed():
@@ -62,12 +62,14 @@ def compare(
 def _jobs(
     name: str, rules: list[str], repeats: int, settings: dict[str, Any], place: Path
 ) -> list[Job]:
-    """All rules once, then all of them again."""
+    """Each rule once, then each rule again, so that a comparison that is stopped early is fair."""
     from psac.app.training import Job
 
     for text in rules:
         if rules.count(text) > 1:
-            raise ValueError(f"--rule {text} is given twice. For more runs of it: --repeats.")
+            raise ValueError(
+                f"--rule {text} is given twice. For more runs of a rule, use --repeats."
+            )
     wanted = [(text.replace(":", "-").replace(",", "-"), _of_rule(text)) for text in rules]
     return [
         Job(_recipe(name, settings | own, repeat), place / f"{label}-{repeat + 1}")
@@ -77,7 +79,7 @@ def _jobs(
 
 
 def _refuse_another_comparison(jobs: list[Job], place: Path) -> None:
-    """Before the first run: half of a comparison in the folder of another one is of no use."""
+    """Raises before the first run if the folder holds a comparison with other settings."""
     from psac.app.training import Run
 
     for job in jobs:
@@ -86,8 +88,8 @@ def _refuse_another_comparison(jobs: list[Job], place: Path) -> None:
         if differences:
             raise ValueError(
                 f"{place} holds another comparison: {job.folder.name} was started with other "
-                f"settings ({'; '.join(differences)}). Give the settings of then, or take another "
-                "--folder. Nothing was trained."
+                f"settings ({'; '.join(differences)}). Use those settings or another --folder. "
+                "Nothing was trained."
             )
 
 
@@ -98,11 +100,13 @@ def _of_rule(text: str) -> dict[str, Any]:
     for pair in filter(None, rest.split(",")):
         name, _, value = pair.partition("=")
         if name not in OF_A_RULE:
-            raise ValueError(f"--rule {text}: '{name}' is none of {', '.join(OF_A_RULE)}.")
+            raise ValueError(f"--rule {text}: {unknown('setting', name, OF_A_RULE)}")
         try:
             own[name] = float(value)
         except ValueError as error:
-            raise ValueError(f"--rule {text}: {name} is '{value}', not a number.") from error
+            raise ValueError(
+                f"--rule {text}: {name} is '{value}', which is not a number."
+            ) from error
     return own
 
 
@@ -119,26 +123,27 @@ def _recipe(name: str, settings: dict[str, Any], repeat: int) -> Recipe:
 def _tell(jobs: list[Job], place: Path) -> None:
     """Tables in the terminal, a JSON file, a page."""
     from psac.app.reporting import report
-    from psac.app.reporting.runs import read
+    from psac.app.reporting.snapshot import read
     from psac.app.reporting.statistics import comparisons, groups
     from psac.app.training.run import write_json
 
     runs = [read(job.folder) for job in jobs]
-    found = groups(runs)
-    tests = comparisons(found)
-    console.print(_results(found), _tests(tests) if tests else "One run each is no test.")
-    total = price_of_all(runs)
+    settings_groups = groups(runs)
+    tests = comparisons(settings_groups)
+    console.print(_results(settings_groups))
+    console.print(_tests(tests) if tests else "Repeat each rule (--repeats) for a test.")
+    total = total_cost(runs)
     console.print(total.sentence)
-    write_json(place / "compare.json", {**_facts(found, tests), "price": total.to_json()})
+    write_json(place / "compare.json", {**_facts(settings_groups, tests), "price": total.to_json()})
     page = report([job.folder for job in jobs], output=place / "report.html")
     say_where(place / "compare.json", page)
 
 
-def _results(found: list[Group]) -> Table:
-    table = Table("rule", title="One budget")
+def _results(groups: list[Group]) -> Table:
+    table = Table("rule", title="Results at the same budget")
     for column in ("runs", "accuracy", "epsilon"):
         table.add_column(column, justify="right")
-    for group in sorted(found, key=lambda group: -(group.mean or 0)):
+    for group in sorted(groups, key=lambda group: -(group.mean or 0)):
         spread = "" if group.deviation is None else f" ± {group.deviation:.2%}"
         mean = "" if group.mean is None else f"{group.mean:.2%}{spread}"
         table.add_row(group.label, f"{len(group.runs)}", mean, price(group.epsilon))
@@ -160,7 +165,7 @@ def _tests(tests: list[Comparison]) -> Table:
     return table
 
 
-def _facts(found: list[Group], tests: list[Comparison]) -> dict[str, Any]:
+def _facts(groups: list[Group], tests: list[Comparison]) -> dict[str, Any]:
     """For compare.json."""
     return {
         "rules": [
@@ -173,7 +178,7 @@ def _facts(found: list[Group], tests: list[Comparison]) -> dict[str, Any]:
                 "deviation": group.deviation,
                 "epsilon": group.epsilon,
             }
-            for group in found
+            for group in groups
         ],
         "tests": [
             {

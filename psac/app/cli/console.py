@@ -1,4 +1,4 @@
-"""Where the commands write: results to `console`, which is stdout, the rest to `errors`."""
+"""Where commands write: results to `console` (stdout), everything else to `errors` (stderr)."""
 
 from pathlib import Path
 
@@ -9,6 +9,6 @@ errors = Console(stderr=True, highlight=False)
 
 
 def as_typed(path: Path) -> str:
-    """The path from where the user is, if it lies below; else as it is."""
+    """The path relative to the current folder if it lies below it."""
     here, there = Path.cwd().resolve(), path.resolve()
     return str(there.relative_to(here)) if there.is_relative_to(here) else str(path)

@@ -10,19 +10,19 @@ from rich.markup import escape
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 from rich.table import Table
 
-from psac.app.cli import names
+from psac.app.cli import completion
 from psac.app.cli.console import console, errors
-from psac.app.cli.mistakes import typed
+from psac.app.cli.error_messages import typed
 
 
 def list_data() -> None:
-    """Data sets that psac can fetch or read."""
+    """List the data sets that psac can fetch or read."""
     from psac.app import data
 
-    table = Table("name", "what", box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Table("name", "content", box=box.SIMPLE_HEAD, pad_edge=False)
     for column in ("train", "test", "download"):
         table.add_column(column, justify="right")
-    table.add_column("here")
+    table.add_column("cached")
     for name in data.names():
         info = data.info(name)
         table.add_row(
@@ -39,11 +39,12 @@ def get_data(
     name: Annotated[
         str,
         typer.Argument(
-            help="As in `psac data list`.", autocompletion=names.completer(names.data_sets)
+            help="Name of a data set (psac data list).",
+            autocompletion=completion.completer(completion.data_sets),
         ),
     ],
 ) -> None:
-    """Fetch a data set into the cache, and say where it is."""
+    """Fetch a data set into the cache and print its folder."""
     from psac.app import data
 
     with typed():

@@ -1,7 +1,7 @@
-"""The first ten minutes: three clipping rules on one budget, and a page to read.
+"""`psac demo`: three clipping rules at the same budget in ten minutes, with a report to read.
 
-Fashion-MNIST by the paper's network, to (3, 1e-5), a few epochs of each rule.  Where Fashion-MNIST
-cannot be had, the 8 x 8 digits stand in, and the demo says so.  A demo that was stopped goes on.
+Each rule trains the CNN of the paper on Fashion-MNIST for a few epochs at (3, 1e-5).  If
+Fashion-MNIST cannot be fetched, the demo says so and uses the 8 x 8 digits.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from psac.app.cli.console import as_typed, console, errors
-from psac.app.cli.mistakes import code_of
+from psac.app.cli.error_messages import code_of
 from psac.app.cli.progress import clock, price
 from psac.app.reporting import numerals
 
@@ -29,10 +29,12 @@ BAR = 32
 
 
 def demo(
-    folder: Annotated[Path, typer.Option(help="Where the runs go.")] = Path("runs/demo"),
-    epochs: Annotated[float, typer.Option(help="Of each rule, on Fashion-MNIST.")] = 5,
+    folder: Annotated[Path, typer.Option(help="Folder for the runs.")] = Path("runs/demo"),
+    epochs: Annotated[
+        float, typer.Option(help="Number of epochs for each rule, on Fashion-MNIST.")
+    ] = 5,
 ) -> None:
-    """DP-PSAC beside DP-SGD and Auto-S on Fashion-MNIST, with a page to read."""
+    """Train DP-PSAC, DP-SGD and Auto-S on Fashion-MNIST and compare them in a report."""
     from psac.app.reporting import report
 
     name, settings = _data(epochs)
@@ -40,31 +42,31 @@ def demo(
         runs = _trained(folder, name, settings)
     except KeyboardInterrupt as stop:
         again = shlex.join(["psac", "demo", "--folder", str(folder), "--epochs", f"{epochs:g}"])
-        errors.print("[yellow]Stopped, and saved.[/] To go on:")
+        errors.print("[yellow]Stopped and saved.[/] To continue:")
         errors.print(f"  [bold]{escape(again)}[/]", soft_wrap=True)
         raise typer.Exit(code_of(stop)) from None
     console.print(_table(runs))
     first = report(next(iter(runs.values())).folder)
     side_by_side = report([run.folder for run in runs.values()], output=folder / "report.html")
-    console.print(_pages({side_by_side: "all three side by side", first: "the DP-PSAC run"}))
+    console.print(_pages({side_by_side: "compares all three", first: "the DP-PSAC run"}))
 
 
 def _data(epochs: float) -> tuple[str, dict[str, Any]]:
-    """The recipe, and what is changed in it."""
+    """The recipe and the settings that the demo changes."""
     from psac.app import data
 
     try:
         data.fetch("fashion-mnist")
     except data.DataNotFound as error:
-        console.print(f"[yellow]Fashion-MNIST cannot be had: {escape(str(error))}[/]")
-        console.print("[yellow]The 8 x 8 digits of scikit-learn stand in for it.[/]")
+        console.print(f"[yellow]Fashion-MNIST cannot be fetched: {escape(str(error))}[/]")
+        console.print("[yellow]The demo uses the 8 x 8 digits of scikit-learn instead.[/]")
         return "digits-linear", {}
     return "fashion-mnist-cnn", {"epochs": epochs}
 
 
 def _trained(folder: Path, name: str, settings: dict[str, Any]) -> dict[str, Run]:
-    """A run for each rule, which differ in nothing but the rule and its own r."""
-    from psac.app.cli.view import view_of
+    """A run for each rule; only the rule and its own r differ."""
+    from psac.app.cli.views import view_of
     from psac.app.training import Run, load_recipe, train
 
     runs = {}
@@ -78,9 +80,9 @@ def _trained(folder: Path, name: str, settings: dict[str, Any]) -> dict[str, Run
 
 def _table(runs: dict[str, Run]) -> Table:
     table = Table(
-        title=f"\n[bold]One budget, {len(runs)} rules[/]",
+        title=f"\n[bold]{len(runs)} clipping rules at the same budget[/]",
         title_justify="left",
-        caption="One run each: small differences may be luck. `psac compare` repeats them.",
+        caption="One run each, so small differences may be chance. `psac compare` repeats runs.",
         caption_justify="left",
         box=box.SIMPLE_HEAD,
         pad_edge=False,
@@ -91,14 +93,14 @@ def _table(runs: dict[str, Run]) -> Table:
     for column in ("epsilon", "delta", "time"):
         table.add_column(column, justify="right")
     for title, run in runs.items():
-        found = run.summary()
+        summary = run.summary()
         table.add_row(
             f"[bold]{title}[/]",
-            f"{found['accuracy']:.2%}",
-            Bar(1.0, 0.0, found["accuracy"], width=BAR, color="green"),
-            price(found["epsilon"]),
-            numerals.delta(found["delta"]),
-            clock(found["seconds"]),
+            f"{summary['accuracy']:.2%}",
+            Bar(1.0, 0.0, summary["accuracy"], width=BAR, color="green"),
+            price(summary["epsilon"]),
+            numerals.delta(summary["delta"]),
+            clock(summary["seconds"]),
         )
     return table
 

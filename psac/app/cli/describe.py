@@ -1,7 +1,8 @@
-"""`psac data describe`: a schema of your own table, to edit, by questions or without."""
+"""`psac data describe`: writes a schema for your own table, for you to edit."""
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,45 +11,52 @@ from rich.markup import escape
 from rich.prompt import Prompt
 
 from psac.app.cli.console import as_typed, console, errors
-from psac.app.cli.mistakes import typed
+from psac.app.cli.error_messages import typed
 
 if TYPE_CHECKING:
-    from psac.app.data.cells import Cells
-    from psac.app.data.describing import Answer
-    from psac.app.data.guessing import Guess
-    from psac.app.data.reading import Table
+    from psac.app.data.tables.cells import Cells
+    from psac.app.data.tables.guess import Guess
+    from psac.app.data.tables.reader import Table
+    from psac.app.data.tables.schema_text import Answer
+
+STEPS_PER_EPOCH = 20  # of the suggested command
 
 
 def describe(
     table: Annotated[
-        Path, typer.Argument(help="A .csv, .tsv or .parquet file of your own.", show_default=False)
+        Path, typer.Argument(help="Your own .csv, .tsv or .parquet file.", show_default=False)
     ],
     label: Annotated[
-        str | None, typer.Option(help="The column of the classes.", show_default=False)
+        str | None, typer.Option(help="Column of the classes.", show_default=False)
     ] = None,
     output: Annotated[
-        Path | None, typer.Option(help="The schema to write. Default: as the table, with .toml.")
+        Path | None,
+        typer.Option(help="Schema to write. Default: the name of the table, ending in .toml."),
     ] = None,
     yes: Annotated[
-        bool, typer.Option("--yes", help="Ask nothing: take what the records look like.")
+        bool, typer.Option("--yes", help="Ask no questions and guess from the records.")
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the schema.")] = False,
 ) -> None:
-    """Write a schema of your own table, to edit: types, ranges, categories, label."""
-    from psac.app.data.describing import bad_cells, guessed, schema_text
-    from psac.app.data.reading import table_of
+    """Write a schema for your own table, for you to edit.
+
+    The schema states the type of each column, its range or categories, what empty cells mean, and
+    the classes. Values that were read off the records are marked: confirm or replace them.
+    """
+    from psac.app.data.tables.reader import table_of
+    from psac.app.data.tables.schema_text import bad_cells, guessed, schema_text
     from psac.checkpoint.atomic import write_atomically
 
     place = output or table.with_suffix(".toml")
     if place.exists() and not force:
-        raise typer.BadParameter(f"{place} is there already: --force overwrites it.")
+        raise typer.BadParameter(f"{place} already exists. Overwrite it with --force.")
     with typed():
-        read = table_of(table)
-        chosen = _label(read, label, yes)
-    answers = guessed(read, chosen) if yes else asked(read, chosen)
-    classes = None if yes else _classes(read.columns[chosen])
-    write_atomically(place, schema_text(read, chosen, answers, classes).encode())
-    _say(place, table, bad_cells(read, answers))
+        content = table_of(table)
+        label = _label(content, label, yes)
+    answers = guessed(content, label) if yes else asked(content, label)
+    classes = None if yes else _classes(content.columns[label])
+    write_atomically(place, schema_text(content, label, answers, classes).encode())
+    _show(place, table, content.num_records, bad_cells(content, answers))
 
 
 def _label(table: Table, label: str | None, yes: bool) -> str:
@@ -62,15 +70,20 @@ def _label(table: Table, label: str | None, yes: bool) -> str:
     return label
 
 
-def _say(place: Path, table: Path, bad: list[str]) -> None:
+def _show(place: Path, table: Path, num_records: int, bad: list[str]) -> None:
     for fault in bad:
         errors.print(f"[yellow]{escape(fault)}[/]", soft_wrap=True)
     if bad:
-        errors.print("Mend these cells in the table: they cannot be trained on.")
+        errors.print("Correct these cells in the table before you train.")
+    batch_size = max(1, num_records // STEPS_PER_EPOCH)
+    schema, data = escape(as_typed(place)), escape(as_typed(table))
     console.print(
-        f"[bold]{escape(as_typed(place))}[/] holds values that were seen in private data. Confirm "
-        "or replace them, and take their columns off the list unconfirmed. Then: psac train "
-        f"--data {escape(as_typed(table))} --schema {escape(as_typed(place))} ...",
+        f"Wrote [bold]{schema}[/]. Its marked values were seen in private data:\n"
+        "  1. Confirm that each is public knowledge, or replace it.\n"
+        "  2. Remove the column from the list unconfirmed.\n"
+        "Then train, for example:\n"
+        f"  [bold]psac train --data {data} --schema {schema} --model linear --epsilon 3 "
+        f"--batch-size {batch_size} --epochs 20 --learning-rate 1 --validation-fraction 0.1[/]",
         soft_wrap=True,
     )
 
@@ -79,17 +92,17 @@ def _say(place: Path, table: Path, bad: list[str]) -> None:
 
 
 def asked(table: Table, label: str) -> dict[str, Answer]:
-    """The owner's word on each column but that of the classes."""
-    from psac.app.data.guessing import guess
+    """The user's answers about each column except that of the classes."""
+    from psac.app.data.tables.guess import guess
 
     names = [name for name in table.columns if name != label]
     return {name: _column(name, guess(table.columns[name])) for name in names}
 
 
 def _column(name: str, seen: Guess) -> Answer:
-    from psac.app.data.columns import CATEGORIES, DATE, NUMBER
-    from psac.app.data.describing import Answer
-    from psac.app.data.guessing import IGNORED, Guess
+    from psac.app.data.tables.columns import CATEGORIES, DATE, NUMBER
+    from psac.app.data.tables.guess import IGNORED, Guess
+    from psac.app.data.tables.schema_text import Answer
 
     kinds = {"number": NUMBER, "date": DATE, "categories": CATEGORIES, "ignore": IGNORED}
     usual = next(word for word, kind in kinds.items() if kind == seen.kind)
@@ -97,55 +110,51 @@ def _column(name: str, seen: Guess) -> Answer:
     word = Prompt.ask(f"{escape(name)}{why}", choices=list(kinds), default=usual, console=console)
     kind = kinds[word]
     if kind == IGNORED:
-        return Answer(guess=Guess(kind=IGNORED, reason=seen.reason or "as its owner says"))
+        return Answer(guess=Guess(kind=IGNORED, reason=seen.reason or "left out by its owner"))
     ask = _categories if kind == CATEGORIES else _range
     return ask(seen if kind == seen.kind else Guess(kind=kind))
 
 
 def _range(seen: Guess) -> Answer:
-    """Two numbers or dates, with a space between them."""
-    import dataclasses
-
-    from psac.app.data.cells import date_of, days_of
-    from psac.app.data.columns import DATE
-    from psac.app.data.describing import Answer
+    """Asks for two numbers or dates, separated by a space."""
+    from psac.app.data.tables.cells import date_of, days_of
+    from psac.app.data.tables.columns import DATE
+    from psac.app.data.tables.schema_text import Answer
 
     is_date = seen.kind == DATE
     shown = " ".join(map(date_of if is_date else "{:g}".format, seen.range))
-    question = f"  lowest and highest (seen: {shown}; Enter keeps that, to be confirmed)"
+    question = f"  lowest and highest value (seen: {shown}; Enter keeps these, unconfirmed)"
     while True:
-        given = Prompt.ask(question, default="", show_default=False, console=console).split()
-        if not given:
+        reply = Prompt.ask(question, default="", show_default=False, console=console).split()
+        if not reply:
             return Answer(guess=seen)
         try:
-            low, high = map(days_of if is_date else float, given)
+            low, high = map(days_of if is_date else float, reply)
             if low < high:
                 return Answer(guess=dataclasses.replace(seen, range=(low, high)), seen=False)
         except ValueError:
             pass
-        console.print("  Give two, the lower one first, such as " + ("2015-01-01 2026-01-01"
-                      if is_date else "0 120") + ".")  # fmt: skip
+        example = "2015-01-01 2026-01-01" if is_date else "0 120"
+        console.print(f"  Give two values, the lower one first, such as {example}.")
 
 
 def _categories(seen: Guess) -> Answer:
-    import dataclasses
+    from psac.app.data.tables.schema_text import Answer
 
-    from psac.app.data.describing import Answer
-
-    found = _list(f"  categories (seen: {len(seen.categories)}; Enter keeps them, to be confirmed)")
-    if found is None:
+    names = _list(f"  categories ({len(seen.categories)} seen; Enter keeps them, unconfirmed)")
+    if names is None:
         return Answer(guess=seen)
-    return Answer(guess=dataclasses.replace(seen, categories=tuple(found), rare=0), seen=False)
+    return Answer(guess=dataclasses.replace(seen, categories=tuple(names), rare=0), seen=False)
 
 
 def _classes(cells: Cells) -> list[str] | None:
-    from psac.app.data.guessing import classes_seen
+    from psac.app.data.tables.guess import classes_seen
 
     shown = ", ".join(classes_seen(cells)[:5])
-    return _list(f"The classes (seen: {escape(shown)}; Enter keeps them, to be confirmed)")
+    return _list(f"Classes (seen: {escape(shown)}; Enter keeps them, unconfirmed)")
 
 
 def _list(question: str) -> list[str] | None:
-    """What is given, with commas between, or None."""
-    given = Prompt.ask(question, default="", show_default=False, console=console)
-    return [part.strip() for part in given.split(",") if part.strip()] or None
+    """The reply as a list, split at commas; None if it is empty."""
+    reply = Prompt.ask(question, default="", show_default=False, console=console)
+    return [part.strip() for part in reply.split(",") if part.strip()] or None

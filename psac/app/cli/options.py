@@ -1,12 +1,12 @@
-"""Options that several commands share: a parameter of a command may be made from options.
+"""Options that several commands share: one parameter of a command stands for a group of options.
 
     def plan(steps: Steps = None, epochs: Epochs = None) -> Plan: ...
 
-    @made_from_options(plan=plan)
+    @with_options(plan=plan)
     def calibrate(epsilon: float, *, plan: Plan) -> None: ...
 
-gives `calibrate` the options --steps and --epochs, and the value that they make.  What a maker
-refuses is a usage error.  An option that the command has itself is its own, and not the maker's.
+gives `calibrate` the options --steps and --epochs, and passes it what `plan` returns for them.
+Errors in `plan` are usage errors.  An option that the command has itself takes precedence.
 """
 
 from __future__ import annotations
@@ -18,46 +18,46 @@ from typing import Annotated, Any
 
 import typer
 
-from psac.app.cli import names
-from psac.app.cli.mistakes import typed
+from psac.app.cli import completion
+from psac.app.cli.error_messages import typed
 
 Command = Callable[..., None]
-# Of the commands that train many times.
+# For the commands that train several times.
 RecipeName = Annotated[
     str,
     typer.Argument(
-        help="A shipped recipe (psac recipes) or a TOML file; options replace its settings.",
-        autocompletion=names.completer(names.recipes),
+        help="Built-in recipe (psac recipes) or TOML file. Options override its settings.",
+        autocompletion=completion.completer(completion.recipes),
         show_default=False,
     ),
 ]
-Processes = Annotated[int, typer.Option(help="Runs at a time.", min=1)]
+Processes = Annotated[int, typer.Option(help="Number of runs at a time.", min=1)]
 
 
-def made_from_options(**makers: Callable[..., Any]) -> Callable[[Command], Command]:
-    """A decorator; the keywords are parameters of the command, the values what makes them."""
+def with_options(**groups: Callable[..., Any]) -> Callable[[Command], Command]:
+    """A decorator: each keyword is a parameter of the command, with the function that builds it."""
 
     def decorate(command: Command) -> Command:
-        own = [each for each in _parameters(command) if each.name not in makers]
-        taken = {each.name for each in own}
-        theirs = {
-            name: [each for each in _parameters(make) if each.name not in taken]
-            for name, make in makers.items()
+        own = [each for each in _parameters(command) if each.name not in groups]
+        names = {each.name for each in own}
+        members = {
+            name: [each for each in _parameters(build) if each.name not in names]
+            for name, build in groups.items()
         }
 
         @functools.wraps(command)
-        def with_options(**given: Any) -> None:
+        def wrapper(**values: Any) -> None:
             with typed():
-                made = {
-                    name: make(**{each.name: given.pop(each.name) for each in theirs[name]})
-                    for name, make in makers.items()
+                arguments = {
+                    name: build(**{each.name: values.pop(each.name) for each in members[name]})
+                    for name, build in groups.items()
                 }
-            command(**given, **made)
+            command(**values, **arguments)
 
-        everything = own + [each for parameters in theirs.values() for each in parameters]
-        by_keyword = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in everything]
-        with_options.__signature__ = inspect.Signature(by_keyword)  # type: ignore[attr-defined]
-        return with_options
+        parameters = own + [each for group in members.values() for each in group]
+        by_keyword = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in parameters]
+        wrapper.__signature__ = inspect.Signature(by_keyword)  # type: ignore[attr-defined]
+        return wrapper
 
     return decorate
 

@@ -1,4 +1,4 @@
-"""`psac predict`: what a trained model says of new records, as CSV."""
+"""`psac predict`: a trained model classifies new records."""
 
 from __future__ import annotations
 
@@ -22,46 +22,45 @@ def predict(
     files: Annotated[
         list[Path],
         typer.Argument(
-            help="Pictures, folders of pictures, .csv, .parquet or .npz, as the run's data were; "
-            "labels are not needed.",
+            help="Images, folders of images, .csv, .tsv, .parquet or .npz files, like the training "
+            "data. Labels are not needed.",
             show_default=False,
         ),
     ],
-    output: Annotated[
-        Path | None, typer.Option(help="The CSV file to write. Default: stdout.")
-    ] = None,
-    force: Annotated[
-        bool, typer.Option("--force", help="Write the file even if there is one.")
-    ] = False,
+    output: Annotated[Path | None, typer.Option(help="CSV file to write. Default: stdout.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the output file.")] = False,
 ) -> None:
-    """Classify new records with a trained model: classes and probabilities, as CSV.
+    """Classify new records with a trained model and write the result as CSV.
 
-    Records are numbered from 1 in each file; columns that the model does not read are kept.
+    Each row has the predicted class and the probability of every class. Records are numbered from 1
+    in each file. Columns that the model does not use are copied, so that results can be joined.
     """
     from psac.app.training import Run
     from psac.app.training.prediction import predictions
 
     if output is not None and output.exists() and not force:
-        raise typer.BadParameter(f"{output} exists. Give another --output, or --force.")
+        raise typer.BadParameter(
+            f"{output} already exists. Choose another --output, or overwrite it with --force."
+        )
     trained = Run(run)
     classes = trained.model_facts()["classes"]
-    found = list(predictions(trained, files))  # all or nothing: no half a table
+    rows = list(predictions(trained, files))  # a file that fails leaves no partial table
     table = io.StringIO()
-    _write(table, classes, found)
+    _write(table, classes, rows)
     if output is None:
         print(table.getvalue(), end="")
         return
     write_atomically(output, table.getvalue().encode())
-    errors.print(f"{len(found):,} records in [bold]{as_typed(output)}[/]", soft_wrap=True)
+    errors.print(f"{len(rows):,} predictions: [bold]{as_typed(output)}[/]", soft_wrap=True)
 
 
-def _write(file: TextIO, classes: list[str], found: Sequence[Prediction]) -> None:
-    others = list(dict.fromkeys(name for row in found for name in row.others))
+def _write(file: TextIO, classes: list[str], rows: Sequence[Prediction]) -> None:
+    others = list(dict.fromkeys(name for row in rows for name in row.others))
     own = ["file", "record", "prediction", *classes]
-    kept = [f"input {name}" if name in own else name for name in others]
+    copied = [f"input {name}" if name in own else name for name in others]
     writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(["file", "record", *kept, "prediction", *classes])
-    for row in found:
+    writer.writerow(["file", "record", *copied, "prediction", *classes])
+    for row in rows:
         cells = [row.others.get(name, "") for name in others]
         shares = [f"{row.probabilities[name]:.6g}" for name in classes]
         writer.writerow([row.file, row.record, *cells, "|".join(row.labels), *shares])

@@ -1,8 +1,8 @@
-"""How far a run is, in words: from the lines that training writes.
+"""The progress of a run in words and numbers, from the lines that training writes.
 
-Two groups of figures: those that the guarantee covers, or that are public, and those that come from
-private records without noise.  Such are the samples in a second, as the size of a batch is secret,
-and the accuracy on records that were held out of training.
+There are two groups of figures: those that are public or covered by the guarantee, and those that
+come from private records without noise.  The second group holds the speed, as the size of a batch
+is secret, and the accuracy on private records.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ SPARKS = 24
 
 
 class Progress:
+    """An observer of `psac.training.train` that keeps what views show."""
+
     def __init__(self, title: str) -> None:
         self.title = title
         self.facts: dict[str, Any] = {}
@@ -28,11 +30,12 @@ class Progress:
         self.losses: list[float] = []
         self.accuracies: list[float] = []
         self.epsilon: float | None = None
-        self._last: dict[str, Any] = {}  # of the logged steps
+        self.end: dict[str, Any] = {}  # the last line of a finished run
+        self._last: dict[str, Any] = {}  # the last logged step
         self._evaluation: dict[str, Any] = {}
         self._begun = self._told = time.monotonic()
 
-    # What training tells
+    # An observer
     def started(self, info: dict[str, Any]) -> None:
         self.facts, self.step = info, info["step"]
         self._begun = self._told = time.monotonic()
@@ -48,13 +51,16 @@ class Progress:
         self.accuracies.append(info["accuracy"])
         self._moved(info)
 
+    def ended(self, info: dict[str, Any]) -> None:
+        self.end = info
+
     def _moved(self, info: dict[str, Any]) -> None:
         self.step, self._told = info["step"], time.monotonic()
         self.epsilon = info.get("epsilon", self.epsilon)
 
-    # What people read
+    # In words
     def plan(self) -> tuple[str, str]:
-        """What is trained on, and what protects it."""
+        """The data and the rule, then the noise and the guarantee."""
         facts = self.facts
         own = abs(facts["delta"] * 10 * facts["num_records"] - 1) < 1e-9
         delta = f"delta {numerals.delta(facts['delta'])}{' = 1 / (10 records)' if own else ''}"
@@ -65,13 +71,15 @@ class Progress:
         )
 
     def warnings(self) -> list[str]:
-        return [] if self.facts["secure"] else ["A seed is given: this run is NOT private."]
+        return (
+            [] if self.facts["secure"] else ["The seed makes this run repeatable and NOT private."]
+        )
 
     def place(self) -> str:
         return f"step {self.step:,} of {self.facts['planned_steps']:,}"
 
     def public(self) -> dict[str, str]:
-        """The figures that may be shown to anyone, by their names."""
+        """The figures that may be published, by name."""
         figures = {} if self._accuracy_is_sensitive else self._accuracy()
         planned = self.facts["planned_epsilon"]
         if planned is None:
@@ -83,7 +91,7 @@ class Progress:
         return figures
 
     def sensitive(self) -> dict[str, str]:
-        """Those that come from private records without noise."""
+        """The figures that come from private records without noise, by name."""
         figures = self._accuracy() if self._accuracy_is_sensitive else {}
         if self._last:
             loss = self._last["loss"]
@@ -97,21 +105,21 @@ class Progress:
         return self._evaluation.get("public") is not True
 
     def _accuracy(self) -> dict[str, str]:
-        found = self._evaluation
-        return {"accuracy": f"{found['accuracy']:.1%} on {found['split']} records"} if found else {}
+        last = self._evaluation
+        return {"accuracy": f"{last['accuracy']:.1%} on {last['split']} records"} if last else {}
 
     def seconds_left(self) -> float | None:
-        """At the pace of this session, as of now."""
-        done = self.step - self.facts["step"]
-        if not done:
+        """Estimated from the pace of this session; None if there is no pace yet or nothing left."""
+        done, planned = self.step - self.facts["step"], self.facts["planned_steps"]
+        if not done or self.step == planned:
             return None
         pace = (self._told - self._begun) / done
-        left = pace * (self.facts["planned_steps"] - self.step)
+        left = pace * (planned - self.step)
         return max(left - (time.monotonic() - self._told), 0.0)
 
 
 def weights(line: dict[str, Any]) -> str:
-    """The share of samples at each weight, from the least to the largest, as bars.
+    """The distribution of the weights as bars, from the smallest weight to the largest.
 
     >>> weights({"log10_edges": [-1.0, -0.875, -0.75, -0.625], "counts": [1, 8, 3]})
     '0.1 ▂█▄ 0.24'
@@ -123,12 +131,12 @@ def weights(line: dict[str, Any]) -> str:
 
 
 def price(epsilon: float | None) -> str:
-    """As it is written in JSON, where null is infinite; rounded up."""
+    """Epsilon as text; None is infinite, as in JSON."""
     return numerals.epsilon(float("inf") if epsilon is None else epsilon)
 
 
 def sparks(values: Sequence[float]) -> str:
-    """A bar of text for each value, from 0 up; of many, for means of neighbours.
+    """A bar for each value, from 0 up; many values are averaged in groups.
 
     >>> sparks([0.0, 0.5, 1.0]), len(sparks(range(1000)))
     ('▁▅█', 24)

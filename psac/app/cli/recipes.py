@@ -1,4 +1,4 @@
-"""`psac recipes`: the recipes that are shipped, or one of them as it is."""
+"""`psac recipes`: the list of built-in recipes, or the text of one."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import typer
 from rich import box
 from rich.table import Table
 
-from psac.app.cli import names
+from psac.app.cli import completion
 from psac.app.cli.console import console
-from psac.app.cli.mistakes import typed
+from psac.app.cli.error_messages import typed
 from psac.app.reporting import numerals
 
 
@@ -18,13 +18,13 @@ def recipes(
     name: Annotated[
         str | None,
         typer.Argument(
-            help="Shows this one as TOML: psac recipes NAME > mine.toml",
+            help="Recipe to print as TOML: psac recipes NAME > mine.toml",
             show_default=False,
-            autocompletion=names.completer(names.recipes),
+            autocompletion=completion.completer(completion.recipes),
         ),
     ] = None,
 ) -> None:
-    """The recipes that are shipped, or one as TOML, to save and change."""
+    """List the built-in recipes, or print one as TOML."""
     from psac.app.training.shipped import shipped_text
 
     if name is None:

@@ -1,4 +1,4 @@
-"""`psac report`: the page of a run, or of several side by side."""
+"""`psac report`: a page about one run, or about several side by side."""
 
 from __future__ import annotations
 
@@ -13,14 +13,20 @@ from psac.app.cli.console import as_typed, console, errors
 
 def report(
     runs: Annotated[
-        list[Path], typer.Argument(help="Folders of runs: one, or several to compare.")
+        list[Path], typer.Argument(help="Folder of a run, or several folders to compare.")
     ],
-    output: Annotated[Path | None, typer.Option(help="Where the page goes.")] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(help="HTML file or folder. Default: report.html in the folder of the run."),
+    ] = None,
     publish: Annotated[
-        bool, typer.Option("--publish", help="Leave out what is not private.")
+        bool,
+        typer.Option(
+            "--publish", help="Leave out everything that is not covered by the guarantee."
+        ),
     ] = False,
 ) -> None:
-    """Make the page of a run, or of several side by side."""
+    """Write the report of a run, or compare several runs in one report."""
     from psac.app.reporting import report as write
 
     page = write(runs if len(runs) > 1 else runs[0], output=output, publish=publish)
@@ -29,9 +35,9 @@ def report(
 
 
 def _repeat_warnings(folders: list[Path]) -> None:
-    """What the page warns of: who makes it in the terminal may not open it."""
+    """Prints what the report warns of, as the user may not open it."""
     from psac.app.reporting.head import warnings
-    from psac.app.reporting.runs import read
+    from psac.app.reporting.snapshot import read
 
     for folder in folders:
         for warning in warnings(read(folder)):

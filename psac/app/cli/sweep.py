@@ -1,4 +1,4 @@
-"""`psac sweep`: many settings of one recipe, and what it costs to have tried them."""
+"""`psac sweep`: tries many settings of one recipe, and prices the search."""
 
 from __future__ import annotations
 
@@ -9,76 +9,78 @@ import typer
 from rich.table import Table
 
 from psac.app.cli.console import console
-from psac.app.cli.crowd import say_where, trained
-from psac.app.cli.mistakes import typed
-from psac.app.cli.options import Processes, RecipeName, made_from_options
+from psac.app.cli.error_messages import typed
+from psac.app.cli.options import Processes, RecipeName, with_options
 from psac.app.cli.progress import price
-from psac.app.cli.settings import settings
-from psac.app.cli.sweep_plan import Plan
-from psac.app.cli.together import Price, price_of_all
+from psac.app.cli.recipe_options import settings
+from psac.app.cli.several_runs import TotalCost, say_where, total_cost, trained
+from psac.app.cli.sweep_plan import SweepPlan
 
 if TYPE_CHECKING:
-    from psac.app.reporting.runs import Run
+    from psac.app.reporting.snapshot import RunSnapshot
     from psac.app.training import Job
 
 HELD_OUT = (
-    " The best was chosen by records that were held out, without noise: for these records, being "
-    "chosen is not covered. Choose by public ones (--validation-fraction 0) to have them covered."
+    " The best run was chosen by its accuracy on private records, without noise. For these "
+    "records, that choice is not covered. Evaluate on public test records to cover it."
 )
 
 
-@made_from_options(settings=settings)
+@with_options(settings=settings)
 def sweep(
     recipe: RecipeName,
     tries: Annotated[
         list[str] | None,
         typer.Option(
-            "--try", help="A grid: learning_rate=0.5,1,2. Repeat for more.", metavar="NAME=A,B,..."
+            "--try",
+            help="Values for a grid: learning_rate=0.5,1,2. Can be repeated.",
+            metavar="NAME=A,B,...",
         ),
     ] = None,
     ranges: Annotated[
         list[str] | None,
         typer.Option(
             "--range",
-            help="Random, log-uniform: learning_rate=0.1:10. Repeat for more.",
+            help="Range for random search, log-uniform: learning_rate=0.1:10. Can be repeated.",
             metavar="NAME=LOW:HIGH",
         ),
     ] = None,
     expected_runs: Annotated[
-        float, typer.Option(help="With --range: how many runs on average; chance decides.")
+        float,
+        typer.Option(help="Average number of runs with --range. The number itself is random."),
     ] = 10,
     folder: Annotated[
-        Path | None, typer.Option(help="Where the runs go. Default: runs/sweep-NAME.")
+        Path | None, typer.Option(help="Folder for the runs. Default: runs/sweep-NAME.")
     ] = None,
     processes: Processes = 2,
     *,
     settings: dict[str, Any],
 ) -> None:
-    """Try many settings, and say what having tried them costs.
+    """Try many settings and report what the search costs in privacy.
 
-    A grid (--try) costs as much as all of its runs together. A random number of random settings
-    (--range) costs far less, if only the best run is ever released, and nothing of the others, not
-    even how many there were. The same command goes on where it was stopped.
+    A grid (--try) costs as much as all its runs together. Random search (--range) costs far less if
+    only the best run is ever released and nothing about the others, not even their number. After an
+    interruption, run the same command to continue.
     """
     place = folder or Path("runs") / f"sweep-{Path(recipe).stem}"
     with typed():
-        plan = Plan.of(recipe, tries or [], ranges or [], expected_runs, settings)
+        plan = SweepPlan.of(recipe, tries or [], ranges or [], expected_runs, settings)
         jobs = plan.jobs(place)
     if not trained(jobs, title="runs", processes=processes):
         raise typer.Exit(1)
-    _tell(plan, jobs, place)
+    _show(plan, jobs, place)
 
 
-def _tell(plan: Plan, jobs: list[Job], place: Path) -> None:
-    """A table in the terminal, a JSON file, a page."""
+def _show(plan: SweepPlan, jobs: list[Job], place: Path) -> None:
+    """Writes a table in the terminal, a JSON file and a report."""
     from psac.app.reporting import report
-    from psac.app.reporting.runs import read
+    from psac.app.reporting.snapshot import read
     from psac.app.training.run import write_json
 
     runs = [read(job.folder) for job in jobs]
     best = max(runs, key=lambda run: run.accuracy or 0)
     console.print(_table(plan, runs, best))
-    total, tuned = price_of_all(runs), _tuned(plan, jobs[0])
+    total, tuned = total_cost(runs), _tuned(plan, jobs[0])
     console.print(_words(best, total, tuned, plan))
     results = [{"name": run.name, "accuracy": run.accuracy, "epsilon": run.epsilon} for run in runs]
     facts = {"results": results, "best": best.name, "price": total.to_json(), "tuned": tuned}
@@ -88,9 +90,9 @@ def _tell(plan: Plan, jobs: list[Job], place: Path) -> None:
     say_where(place / "results.json", page)
 
 
-def _table(plan: Plan, runs: list[Run], best: Run) -> Table:
+def _table(plan: SweepPlan, runs: list[RunSnapshot], best: RunSnapshot) -> Table:
     held_out = any(run.on_private_records for run in runs)
-    table = Table(title="Not private: accuracy on held-out private records" if held_out else None)
+    table = Table(title="NOT private: accuracy on private records" if held_out else None)
     for column in (*plan.names, "accuracy"):
         table.add_column(column.replace("_", " "), justify="right")
     for run in sorted(runs, key=lambda run: -(run.accuracy or 0)):
@@ -100,8 +102,8 @@ def _table(plan: Plan, runs: list[Run], best: Run) -> Table:
     return table
 
 
-def _tuned(plan: Plan, job: Job) -> float | None:
-    """The price of releasing the best of a random number of runs; a grid has none."""
+def _tuned(plan: SweepPlan, job: Job) -> float | None:
+    """Epsilon of releasing only the best of a random number of runs; None for a grid."""
     import psac
     from psac.app.training import Run
 
@@ -119,18 +121,18 @@ def _tuned(plan: Plan, job: Job) -> float | None:
     )
 
 
-def _words(best: Run, total: Price, tuned: float | None, plan: Plan) -> str:
+def _words(best: RunSnapshot, total: TotalCost, tuned: float | None, plan: SweepPlan) -> str:
     alone = (
-        f"The best run is {best.name}; alone, untuned, it would have epsilon {price(best.epsilon)}."
+        f"The best run is {best.name}. Without the search, its epsilon is {price(best.epsilon)}."
     )
     if tuned is None:
         return (
-            f"{alone} A grid was tried, and whoever releases its best has used all of it. "
-            f"{total.sentence} With --range, tuning costs less."
+            f"{alone} Choosing the best of a grid uses all runs. {total.sentence} Random search "
+            "(--range) costs less."
         )
     return (
-        f"{alone} As the best of a random number of runs, {plan.expected_runs:g} on average, it "
-        f"has epsilon {price(tuned)}, if nothing of the others is ever released, not even how many "
-        f"there were, nor this table. {total.sentence}"
+        f"{alone} As the best of a random number of runs, {plan.expected_runs:g} on average, its "
+        f"epsilon is {price(tuned)}, if nothing about the others is ever released: not this table, "
+        f"and not even their number. {total.sentence}"
         f"{HELD_OUT if best.on_private_records else ''}"
     )

@@ -1,7 +1,7 @@
-"""What a sweep was asked for, and the runs that follow from it.
+"""The settings of a sweep and the runs that follow from them.
 
-`plan.json` in the sweep's folder holds both: what chance has drawn once stays, so that the same
-command goes on with the same runs.
+`plan.json` in the folder of the sweep holds both, so that the same command continues with the same
+random settings.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ FILE = "plan.json"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Plan:
-    """What was asked for: `choices` of a grid, or `ranges` to draw from."""
+class SweepPlan:
+    """Either `choices` of a grid, or `ranges` for random search."""
 
     recipe: Recipe
     choices: dict[str, list[float]]
@@ -28,14 +28,14 @@ class Plan:
     @classmethod
     def of(
         cls, name: str, tries: list[str], ranges: list[str], runs: float, settings: dict[str, Any]
-    ) -> Plan:
-        from psac.app.cli.settings import loaded
+    ) -> SweepPlan:
+        from psac.app.cli.recipe_options import loaded
         from psac.app.training.splits import refuse_unknown_data
 
         if bool(tries) == bool(ranges):
             raise ValueError(
-                "give --try (a grid, such as learning_rate=1,2,4) or --range (at random, such as "
-                "learning_rate=0.1:10), one of them."
+                "give either --try for a grid, such as learning_rate=1,2,4, or --range for random "
+                "search, such as learning_rate=0.1:10."
             )
         recipe = loaded(name, settings)
         refuse_unknown_data(recipe)
@@ -43,7 +43,7 @@ class Plan:
         ends = dict(_numbers(text, ":") for text in ranges)
         for name, values in ends.items():
             if len(values) != 2:
-                raise ValueError(f"--range {name} has {len(values)} numbers: give LOW:HIGH.")
+                raise ValueError(f"--range {name} has {len(values)} numbers. Give LOW:HIGH.")
         pairs = {name: (values[0], values[1]) for name, values in ends.items()}
         return cls(recipe=recipe, choices=choices, ranges=pairs, expected_runs=runs)
 
@@ -61,25 +61,25 @@ class Plan:
         return [Job(recipe, place / f"{number:02}-{label(recipe)}") for number, recipe in recipes]
 
     def recipes(self, place: Path) -> list[Recipe]:
-        """Those of this sweep; what chance said once is written down, and holds."""
+        """The recipes of this sweep; random ones are drawn once and kept in the file."""
         from psac.app.training import Recipe
         from psac.app.training.run import read_json, write_json
         from psac.app.training.search import drawn, grid
 
-        asked = self.to_json()
+        settings = self.to_json()
         if (place / FILE).exists():
             known = read_json(place / FILE)
-            if known["asked"] != asked:
-                raise ValueError(f"{place} holds another sweep. Take another --folder.")
-            return [Recipe.from_settings(settings) for settings in known["recipes"]]
+            if known["asked"] != settings:
+                raise ValueError(f"{place} holds another sweep. Choose another --folder.")
+            return [Recipe.from_settings(each) for each in known["recipes"]]
         if self.choices:
-            found = grid(self.recipe, self.choices)
+            recipes = grid(self.recipe, self.choices)
         else:
-            found = drawn(self.recipe, self.ranges, expected_runs=self.expected_runs)
+            recipes = drawn(self.recipe, self.ranges, expected_runs=self.expected_runs)
         place.mkdir(parents=True, exist_ok=True)
-        recipes = [dataclasses.asdict(recipe) for recipe in found]
-        write_json(place / FILE, {"asked": asked, "recipes": recipes})
-        return found
+        contents = [dataclasses.asdict(recipe) for recipe in recipes]
+        write_json(place / FILE, {"asked": settings, "recipes": contents})
+        return recipes
 
     def to_json(self) -> dict[str, Any]:
         ranges = {name: list(ends) for name, ends in self.ranges.items()}
@@ -93,4 +93,4 @@ def _numbers(text: str, separator: str) -> tuple[str, list[float]]:
         return name, [float(number) for number in rest.split(separator)]
     except ValueError as error:
         form = f"NAME=A{separator}B"
-        raise ValueError(f"'{text}' is not of the form {form}, with numbers.") from error
+        raise ValueError(f"'{text}' must have the form {form}, with numbers.") from error

@@ -1,6 +1,6 @@
-"""`psac train`: a private model from a recipe or from options, and its report page.
+"""`psac train`: trains a private model from a recipe or from options, and writes its report.
 
-Ctrl-C, or SIGTERM, ends it after the step at hand, saves, and says how to go on.
+Ctrl-C or SIGTERM stops it after the current step, saves, and says how to continue.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import typer
 from rich.markup import escape
 
 import psac
-from psac.app.cli import names
+from psac.app.cli import completion
 from psac.app.cli.console import as_typed, console, errors
-from psac.app.cli.mistakes import FULL, code_of, sentence, typed
-from psac.app.cli.options import made_from_options
+from psac.app.cli.error_messages import DISK_FULL, code_of, sentence, typed
+from psac.app.cli.options import with_options
 from psac.app.cli.progress import price
-from psac.app.cli.settings import by_options, loaded, settings
-from psac.app.cli.view import view_of
+from psac.app.cli.recipe_options import loaded, settings, with_option_names
+from psac.app.cli.views import view_of
 from psac.app.reporting import numerals
 from psac.app.reporting.head import compared
 from psac.app.training.observer import Observer, Silent, Together
@@ -31,37 +31,37 @@ if TYPE_CHECKING:
     from psac.app.training import Recipe, Run
 
 
-@made_from_options(settings=settings)
+@with_options(settings=settings)
 def train(
     recipe: Annotated[
         str | None,
         typer.Argument(
-            help="A shipped recipe (psac recipes) or a TOML file, whose settings options replace. "
-            "Without one, all is said by options.",
+            help="Built-in recipe (psac recipes) or TOML file. Options override its settings. "
+            "Without a recipe, give all settings as options.",
             show_default=False,
-            autocompletion=names.completer(names.recipes),
+            autocompletion=completion.completer(completion.recipes),
         ),
     ] = None,
     run: Annotated[
         Path | None,
-        typer.Option(help="Folder of the run. Default: runs/NAME, as the recipe is called."),
+        typer.Option(help="Folder of the run. Default: runs/ and the name of the recipe."),
     ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with the run in that folder.")
+        bool, typer.Option("--resume", help="Continue the run in that folder.")
     ] = False,
     label: Annotated[
         str | None,
-        typer.Option(help="The column of the classes, in a table of your own.", show_default=False),
+        typer.Option(
+            help="Column of the classes, if the data are your own table.", show_default=False
+        ),
     ] = None,
     schema: Annotated[
         str | None,
-        typer.Option(
-            help="The schema of a table of your own (psac data describe).", show_default=False
-        ),
+        typer.Option(help="Schema of your own table (psac data describe).", show_default=False),
     ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Only the last line.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print only the result.")] = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help="JSON lines on stdout, and nothing else there.")
+        bool, typer.Option("--json", help="Print JSON lines and nothing else on stdout.")
     ] = False,
     tensorboard: Annotated[
         bool, typer.Option("--tensorboard", help="Also log to RUN/tensorboard.")
@@ -69,34 +69,36 @@ def train(
     *,
     settings: dict[str, Any],
 ) -> None:
-    """Train a private model, and write its report page."""
+    """Train a private model and write its report."""
     from psac.app.training import Interrupted
     from psac.app.training import train as trained
 
-    for name, given in (("label", label), ("schema", schema)):
-        if given is not None:
-            settings["data_settings"] = {**settings.get("data_settings", {}), name: given}
+    for name, value in (("label", label), ("schema", schema)):
+        if value is not None:
+            settings["data_settings"] = {**settings.get("data_settings", {}), name: value}
     folder, title = _folder(recipe, run, settings)
     with typed():
         if quiet and as_json:
-            raise ValueError("--quiet and --json exclude each other: --json is quiet already.")
-        chosen = _recipe(recipe, folder, resume, settings)
-    if not (quiet or as_json):  # the view says that a seed is given
+            raise ValueError(
+                "--quiet and --json exclude each other; --json prints nothing but JSON."
+            )
+        full_recipe = _recipe(recipe, folder, resume, settings)
+    if not (quiet or as_json):  # the view says that the run is seeded
         warnings.simplefilter("ignore", psac.InsecureNoiseWarning)
     try:
         shown = view_of(console, title, quiet=quiet, as_json=as_json)
         with _logged(folder, tensorboard) as log, shown as view:
-            done = trained(chosen, folder, resume=resume, observer=Together(log, view))
+            result = trained(full_recipe, folder, resume=resume, observer=Together(log, view))
     except KeyboardInterrupt as stop:
-        _say_how_to_go_on(folder, as_json, tensorboard, saved=isinstance(stop, Interrupted))
+        _show_how_to_continue(folder, as_json, tensorboard, saved=isinstance(stop, Interrupted))
         raise typer.Exit(code_of(stop)) from None
     except OSError as error:
         raise _with_advice(error, folder) from error
-    _say_what_came_out(done, quiet, as_json)
+    _show_result(result, quiet, as_json)
 
 
 def _folder(recipe: str | None, run: Path | None, settings: dict[str, Any]) -> tuple[Path, str]:
-    """Where the run goes, and what it is called."""
+    """The folder and the name of the run."""
     parts = [Path(settings[name]).stem for name in ("data", "model") if name in settings]
     title = Path(recipe).stem if recipe else "-".join(parts) or (run.name if run else "")
     if not title:
@@ -111,14 +113,14 @@ def _recipe(name: str | None, folder: Path, resume: bool, settings: dict[str, An
     from psac.app.training.splits import refuse_unknown_data
 
     if name is not None:
-        chosen = loaded(name, settings)
+        full_recipe = loaded(name, settings)
     elif resume:
         Run(folder).refuse_empty()
-        chosen = loaded(Run(folder).recipe_path, settings)
+        full_recipe = loaded(Run(folder).recipe_path, settings)
     else:
-        chosen = _by_options_alone(settings)
-    refuse_unknown_data(chosen)
-    return chosen
+        full_recipe = _by_options_alone(settings)
+    refuse_unknown_data(full_recipe)
+    return full_recipe
 
 
 def _by_options_alone(settings: dict[str, Any]) -> Recipe:
@@ -128,13 +130,13 @@ def _by_options_alone(settings: dict[str, Any]) -> Recipe:
     missing = [f"--{name.replace('_', '-')}" for name in NEEDED if name not in settings]
     if missing:
         raise ValueError(
-            f"{', '.join(missing)} missing: without a recipe, each of them is needed. "
-            "`psac recipes` lists recipes."
+            f"{', '.join(missing)} missing. Without a recipe, these options are needed. "
+            "`psac recipes` lists the built-in recipes."
         )
     try:
         return Recipe.from_settings(settings)
     except (TypeError, ValueError) as error:
-        raise type(error)(by_options(str(error), settings)) from error
+        raise type(error)(with_option_names(str(error), settings)) from error
 
 
 def _logged(folder: Path, tensorboard: bool) -> contextlib.AbstractContextManager[Observer]:
@@ -144,37 +146,41 @@ def _logged(folder: Path, tensorboard: bool) -> contextlib.AbstractContextManage
 
 
 def _with_advice(error: OSError, folder: Path) -> OSError:
-    """A disk that is full: how to go on.  What could not be read, or made, speaks for itself."""
-    if error.errno not in FULL:
+    """The error; if the disk is full, also how to continue."""
+    if error.errno not in DISK_FULL:
         return error
     where = "" if error.filename else f" (while writing to {folder})"
     again = shlex.join(["psac", "train", "--run", str(folder), "--resume"])
     saved = (folder / "checkpoint.safetensors").exists()
-    advice = f" What was saved is whole. When there is room, go on: {again}" if saved else ""
+    advice = (
+        f" The saved files are complete. After freeing space, continue with: {again}"
+        if saved
+        else ""
+    )
     return OSError(f"{sentence(error)}{where}.{advice}")
 
 
-def _say_how_to_go_on(folder: Path, as_json: bool, tensorboard: bool, *, saved: bool) -> None:
+def _show_how_to_continue(folder: Path, as_json: bool, tensorboard: bool, *, saved: bool) -> None:
     from psac.app.training import Run
 
     run = Run(folder)
     if not run.steps_on_record():
-        errors.print("[yellow]Stopped before the first step: nothing was trained.[/]")
+        errors.print("[yellow]Stopped before the first step. Nothing was trained.[/]")
         if not run.checkpoint_path.exists():
             return
     elif not saved:  # a second Ctrl-C
-        errors.print("[yellow]What ran since the last save is lost, and counts as spent.[/]")
+        errors.print("[yellow]Steps since the last save are lost, but count as spent.[/]")
     options = ["--resume", *["--tensorboard"] * tensorboard]
     again = shlex.join(["psac", "train", "--run", str(folder), *options])
     step = run.ledger().steps
     if as_json:
         _print_json({"kind": "stopped", "step": step, "folder": str(folder), "go_on": again})
-    state = f"Stopped, and saved as of step {step:,}." if run.steps_on_record() else ""
-    errors.print(f"[yellow]{state}[/] To go on:" if state else "To go on:")
+    state = f"Stopped and saved at step {step:,}." if run.steps_on_record() else ""
+    errors.print(f"[yellow]{state}[/] To continue:" if state else "To continue:")
     errors.print(f"  [bold]{escape(again)}[/]", soft_wrap=True)
 
 
-def _say_what_came_out(run: Run, quiet: bool, as_json: bool) -> None:
+def _show_result(run: Run, quiet: bool, as_json: bool) -> None:
     from psac.app.reporting import report
 
     page, summary = report(run.folder), run.summary()
@@ -193,17 +199,17 @@ def _say_what_came_out(run: Run, quiet: bool, as_json: bool) -> None:
         console.print(f"{line}, report {escape(as_typed(page))}", soft_wrap=True)
         return
     console.print(f"[bold]{line}[/]", soft_wrap=True)
-    console.print(f"The page of this run: [bold]{escape(as_typed(page))}[/]", soft_wrap=True)
+    console.print(f"Report: [bold]{escape(as_typed(page))}[/]", soft_wrap=True)
 
 
 def result_line(summary: dict[str, Any]) -> str:
-    """Accuracy, beside that of an answer that does not look at the record, and its price."""
+    """Accuracy, compared with a constant answer, and epsilon."""
     public = summary.get("public") is True
     records = f"{'public' if public else 'private'} {summary['split']} records"
     marked = "" if public else " (not private: do not publish)"
-    kind = "" if summary["secure"] else ", NOT private (a seed was given)"
+    kind = "" if summary["secure"] else ", NOT private (seeded)"
     count = len(summary.get("warnings", ()))
-    warned = f", with {numerals.plural(count, 'privacy warning')}: see the page" if count else ""
+    warned = f", {numerals.plural(count, 'privacy warning')} (see the report)" if count else ""
     return (
         f"accuracy {summary['accuracy']:.2%} on {records}{marked}, "
         f"{compared(summary['accuracy'], summary)}, epsilon {price(summary['epsilon'])} at delta "

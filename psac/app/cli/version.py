@@ -1,4 +1,4 @@
-"""`psac version`: what is installed, and what of it is used."""
+"""`psac version`: the version of psac and of what it depends on."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rich.table import Table
 import psac
 from psac.app.cli.console import as_typed, console
 
-# What an extra brings, by the module that shows whether it is there.
+# The modules that each extra installs.
 EXTRAS = {
     "cli": ("typer", "rich"),
     "plots": ("matplotlib",),
@@ -28,32 +28,32 @@ EXTRAS = {
 
 def version(
     verbose: Annotated[
-        bool, typer.Option("--verbose", help="Also of what psac stands on, and how it is set up.")
+        bool, typer.Option("--verbose", help="Also show dependencies, hardware and settings.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """The version of psac; --verbose for a report of an error."""
-    found = facts() if verbose else {"psac": psac.__version__}
+    """Show the version; --verbose adds what a bug report needs."""
+    versions = facts() if verbose else {"psac": psac.__version__}
     if as_json:
-        print(json.dumps(found))
+        print(json.dumps(versions))
     elif not verbose:
         console.print(psac.__version__)
     else:
         table = Table.grid(padding=(0, 2))
-        for name, value in found.items():
+        for name, value in versions.items():
             table.add_row(f"[bold]{name}[/]", _said(value))
         console.print(table)
 
 
 def facts() -> dict[str, Any]:
-    """What decides how psac runs here."""
+    """What a bug report needs."""
     import torch
 
     from psac.app.data.store import cache_folder
     from psac.noise import loops
 
     packages = ("torch", "numpy", "scipy", "dp-accounting", "cryptography")
-    there = {
+    installed = {
         extra: all(importlib.util.find_spec(module) for module in modules)
         for extra, modules in EXTRAS.items()
     }
@@ -62,12 +62,12 @@ def facts() -> dict[str, Any]:
         "python": platform.python_version(),
         "platform": platform.platform(),
         **{name: importlib.metadata.version(name) for name in packages},
-        "noise generator": "compiled" if loops.compiled() else "by torch: no C compiler",
+        "noise generator": "compiled" if loops.compiled() else "torch (no C compiler found)",
         "processors": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "gpu": torch.cuda.is_available(),
         "data cache": as_typed(cache_folder()),
-        "extras": there,
+        "extras": installed,
     }
 
 

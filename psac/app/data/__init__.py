@@ -1,10 +1,17 @@
-"""Data sets by name, and the user's own: records that `psac.make_private` can draw from."""
+"""Named data sets and your own data, as records for `psac.make_private`.
+
+catalogue  the data sets by name; sets/ has a file for each, entry its facts
+store      the cache; sources, archives and files are how data get into it and out of it
+records    the three kinds of data sets
+tables/    your own tables; folders of images and arrays are beside it
+classes    the classes of your own data: stated, or read off the records if you allow it
+"""
 
 from psac.app.data.records import TensorRecords, ImageFiles, TextRecords
 from psac.app.data.catalogue import fetch, info, load, names
 from psac.app.data.folders import from_folder
-from psac.app.data.tables import from_csv, from_parquet, from_table
-from psac.app.data.released import Budget
+from psac.app.data.tables.loading import from_csv, from_parquet, from_table
+from psac.app.data.tables.private_release import Budget
 from psac.app.data.arrays import from_npz
 from psac.app.data.entry import DataNotFound, Info
 from psac.app.data.sources import Progress

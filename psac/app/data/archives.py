@@ -1,6 +1,6 @@
-"""Single files out of archives: zip and wheel, tar in any compression, Debian packages.
+"""Reads single files from archives: zip and wheel, tar in any compression, Debian packages.
 
-Only the files that were asked for are read, into memory: no path in an archive is ever written to.
+Only the wanted files are read, into memory; no path of an archive is ever written to.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ def members_of(archive: Path, wanted: set[str]) -> dict[str, bytes]:
     reader = {".zip": _zip, ".whl": _zip, ".deb": _deb}.get(archive.suffix, _tar)
     try:
         with open(archive, "rb") as file:
-            found = reader(file, wanted)
+            contents = reader(file, wanted)
     except (OSError, EOFError, ValueError, tarfile.TarError, zipfile.BadZipFile) as error:
         raise Damaged(f"{archive.name} cannot be read ({error})") from error
     except (lzma.LZMAError, zlib.error) as error:
         raise Damaged(f"{archive.name} cannot be unpacked ({error})") from error
-    if missing := sorted(wanted - found.keys()):
-        raise Damaged(f"{archive.name} holds no {', '.join(missing)}")
-    return found
+    if missing := sorted(wanted - contents.keys()):
+        raise Damaged(f"{archive.name} does not contain {', '.join(missing)}")
+    return contents
 
 
 def _zip(file: IO[bytes], wanted: set[str]) -> dict[str, bytes]:
@@ -39,25 +39,25 @@ def _zip(file: IO[bytes], wanted: set[str]) -> dict[str, bytes]:
 
 
 def _tar(file: IO[bytes], wanted: set[str]) -> dict[str, bytes]:
-    found = {}
+    contents = {}
     with tarfile.open(fileobj=file, mode="r:*") as archive:
         for member in archive:
             name = member.name.removeprefix("./")
             content = archive.extractfile(member) if name in wanted else None
             if content is not None:
-                found[name] = content.read()
-    return found
+                contents[name] = content.read()
+    return contents
 
 
 def _deb(file: IO[bytes], wanted: set[str]) -> dict[str, bytes]:
     """A Debian package is an `ar` archive: a signature, then for each file a header of 60 bytes."""
     if file.read(8) != b"!<arch>\n":
-        raise ValueError("it is no Debian package")
+        raise ValueError("it is not a Debian package")
     while len(header := file.read(60)) == 60:
         name, size = header[:16].decode().strip(" /"), int(header[48:58])
         content = file.read(size + size % 2)[:size]
         if len(content) < size:
-            raise ValueError("it was cut")
+            raise ValueError("it is truncated")
         if name.startswith("data.tar"):
             return _tar(io.BytesIO(content), wanted)
     raise ValueError("it has no data")

@@ -1,8 +1,7 @@
-"""The data sets by name.  To add one: a file that makes its `Entry`, and a line here.
+"""The data sets by name.  To add one: a file in sets/ with its `Entry`, and a line here.
 
-`load` gives a split of a data set: from the cache, or else from its official address, or else out
-of a package (`psac.app.data.store`); with `root`, from a folder that the user has, and nowhere
-else.
+`load` reads a split from the cache, fetching it first if needed (`psac.app.data.store`).  With
+`root`, it reads your own copy of the files and nothing else.
 
 >>> names()[:3]
 ['fashion-mnist', 'mnist', 'cifar10']
@@ -12,24 +11,24 @@ else.
 
 from __future__ import annotations
 
-import difflib
 import os
 from pathlib import Path
 from typing import Any, Literal, overload
 
+from psac.app.checks import unknown
 from psac.app.data import store
-from psac.app.data.adult import ADULT
-from psac.app.data.celeba import CELEBA
-from psac.app.data.cifar import CIFAR10
-from psac.app.data.digits import DIGITS
 from psac.app.data.entry import Entry, Info
-from psac.app.data.features import CIFAR10_FEATURES
 from psac.app.data.files import CachedFiles, FolderFiles
-from psac.app.data.glue import MNLI, QNLI, QQP, SST2
-from psac.app.data.imagenette import IMAGENETTE
-from psac.app.data.mnist import FASHION_MNIST, MNIST
 from psac.app.data.records import ImageFiles, TensorRecords, TextRecords
-from psac.app.data.reviews import MOVIE_REVIEWS
+from psac.app.data.sets.adult import ADULT
+from psac.app.data.sets.celeba import CELEBA
+from psac.app.data.sets.cifar import CIFAR10
+from psac.app.data.sets.digits import DIGITS
+from psac.app.data.sets.features import CIFAR10_FEATURES
+from psac.app.data.sets.glue import MNLI, QNLI, QQP, SST2
+from psac.app.data.sets.imagenette import IMAGENETTE
+from psac.app.data.sets.mnist import FASHION_MNIST, MNIST
+from psac.app.data.sets.reviews import MOVIE_REVIEWS
 from psac.app.data.sources import Progress
 
 ENTRIES: dict[str, Entry] = {
@@ -53,12 +52,12 @@ ENTRIES: dict[str, Entry] = {
 
 
 def names() -> list[str]:
-    """The data sets that `load` knows."""
+    """The names of all data sets."""
     return list(ENTRIES)
 
 
 def info(name: str) -> Info:
-    """The facts about a data set, and how the copy in the cache came, if there is one."""
+    """The facts about a data set, and where the copy in the cache came from."""
     entry = _entry(name)
     return Info(
         name=entry.name,
@@ -75,14 +74,14 @@ def info(name: str) -> Info:
 
 
 def fetch(name: str, progress: Progress | None = None) -> Path:
-    """The folder of the cache that holds the data set, fetched if it is not there whole.
+    """Fetches a data set if it is not in the cache, and returns its folder.
 
     `progress(what, bytes_done, bytes_total)` is called meanwhile; bytes_total may be None.
     """
     return store.fetch(_entry(name), progress)
 
 
-# For editors and type checkers: what kind of data set a name gives.
+# For type checkers: the kind of records of each data set.
 TensorName = Literal["fashion-mnist", "mnist", "cifar10", "cifar10-features", "adult", "digits"]
 ImageName = Literal["imagenette", "celeba"]
 TextName = Literal["sst2", "qnli", "qqp", "mnli", "movie-reviews"]
@@ -107,13 +106,17 @@ def load(
 ) -> Any:
     """A split of a data set: `TensorRecords`, `ImageFiles` or `TextRecords`.
 
-    With `root`, it is read from that folder, in the layout of the official files.  `download=False`
-    forbids the network.  Options: `size` for imagenette and celeba, `attribute` for celeba,
-    `attributes` for cifar10.
+    Args:
+        name: One of `names()`.
+        split: "train" or "test"; some data sets have more.
+        root: A folder with your own copy of the official files.
+        download: Whether files may be fetched.
+        progress: Called with (what, bytes done, bytes in total) while files are fetched.
+        options: `size` for imagenette and celeba, `attribute` for celeba, `attributes` for cifar10.
     """
     entry = _entry(name)
     if split not in entry.records:
-        raise ValueError(f"{name} has no split {split!r}. It has: {', '.join(entry.records)}.")
+        raise ValueError(f"{name} has no split {split!r}. Its splits: {', '.join(entry.records)}.")
     if unknown := sorted(options.keys() - set(entry.options)):
         known = ", ".join(entry.options) or "none"
         raise TypeError(f"{name} does not take {', '.join(unknown)}. Its options: {known}.")
@@ -126,6 +129,4 @@ def load(
 def _entry(name: str) -> Entry:
     if name in ENTRIES:
         return ENTRIES[name]
-    close = difflib.get_close_matches(str(name).lower(), ENTRIES, n=1)
-    hint = f" Did you mean '{close[0]}'?" if close else ""
-    raise ValueError(f"data set '{name}' is unknown. Known: {', '.join(ENTRIES)}.{hint}")
+    raise ValueError(unknown("data set", name, ENTRIES))

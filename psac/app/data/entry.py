@@ -1,9 +1,9 @@
-"""What is known about a data set: its facts, its files, where they come from, how they are read.
+"""The facts about a data set: its files, their sources, how they are read.
 
-An `Entry` is one row of `psac.app.data.catalogue`.  `files` names the files of the cache with their
-SHA-256; None stands where only that of the archive around them is published, so that the archive is
-checked when it is fetched, and the file from then on against what it was then.
-`read(entry, files, split, **options)` makes the data set of a split.
+An `Entry` is one row of `psac.app.data.catalogue`.  `files` are those of the cache, with their
+SHA-256.  None means that only the SHA-256 of the archive is published: then the archive is checked
+when it is fetched, and the file is compared with its first version from then on.
+`read(entry, files, split, **options)` makes the records of a split.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from psac.app.data.sources import Source
 
 
 class DataNotFound(FileNotFoundError):
-    """The data are not there, or not whole; the message says how to get them."""
+    """The data are missing or incomplete; the message says how to get them."""
 
 
 class Files(Protocol):
-    """The files of a data set: whole and checked from the cache, or from the user's folder."""
+    """The files of a data set, from the cache or from your own folder."""
 
     @property
     def root(self) -> Path | None:
-        """The user's folder, if there is one."""
+        """Your own folder, if there is one."""
         ...
 
     def read(self, name: str) -> bytes: ...
@@ -42,19 +42,19 @@ class Entry:
     page: str
     classes: tuple[str, ...]
     records: Mapping[str, int]  # by split
-    megabytes: float  # of the first download that is tried, about
+    megabytes: float  # of the download, roughly
     files: Mapping[str, str | None]
     read: Callable[..., Dataset[Any]]
     sources: tuple[Source, ...] = ()
-    folders: tuple[str, ...] = ()  # where in a user's folder the files usually are
-    layout: str = ""  # what a user's folder must hold, where `files` does not say it
+    folders: tuple[str, ...] = ()  # subfolders in which other libraries put the files
+    layout: str = ""  # what your own folder must hold, if `files` does not say it
     options: tuple[str, ...] = ()
-    test_is_public: bool = False  # whether results on the published test split may be shown
+    test_is_public: bool = False  # whether results on the test split may be published
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Info:
-    """What `psac.data.info` tells; `obtained` is how the copy in the cache came, or None."""
+    """The facts about a data set; `obtained` is the source of the copy in the cache, or None."""
 
     name: str
     title: str

@@ -1,9 +1,9 @@
-"""The files that a data set is read from: those of the cache, or those in a folder of the user's.
+"""The files that a data set is read from: in the cache, or in your own folder.
 
-From the cache every file is checked by SHA-256 and, if need be, fetched (`psac.app.data.store`).
-In a user's folder, nothing is fetched, changed or checked beyond being readable: it may hold
-another version.  There a file is also found with `.gz` at its end, and in the folders that other
-libraries and the official archives put it in.
+In the cache, every file is checked by SHA-256 and fetched if needed (`psac.app.data.store`).  In
+your own folder, nothing is fetched, changed or checked, as it may hold another version.  Files are
+also found there with `.gz` at the end of their names, and in the subfolders that other libraries
+and the official archives use.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from psac.app.data.store import cache_folder, explain, fetch, stored
 
 
 class CachedFiles:
-    """Files of the cache; with download=False only those that are there already."""
+    """The files in the cache; missing ones are fetched if `download` is true."""
 
     root = None
 
@@ -32,13 +32,13 @@ class CachedFiles:
             content = stored(self._entry, name)
         if content is None:
             place = cache_folder() / self._entry.name / name
-            state = "is damaged (its SHA-256 does not fit)" if place.exists() else "is not there"
+            state = "is damaged (wrong SHA-256)" if place.exists() else "does not exist"
             raise explain(self._entry, f"{place} {state}")
         return content
 
 
 class FolderFiles:
-    """Files in a folder that the user points at."""
+    """The files in your own folder."""
 
     def __init__(self, entry: Entry, root: Path) -> None:
         self._entry, self.root = entry, root
@@ -49,8 +49,8 @@ class FolderFiles:
         for path in self._places(name):
             if path.is_file():
                 return _content(path)
-        looked = ", ".join(str(path) for path in self._places(name))
-        raise explain(self._entry, f"looked for {looked}; none of them is there")
+        places = ", ".join(str(path) for path in self._places(name))
+        raise explain(self._entry, f"looked for {places}, but none of them exists")
 
     def _places(self, name: str) -> list[Path]:
         folders = [self.root, *(self.root / folder for folder in self._entry.folders)]

@@ -1,18 +1,20 @@
-"""The user's own pictures: a folder for each class, with the images of that class in it.
+"""Your own images: a folder for each class, with the images of that class in it.
 
     faces/happy/1.png  faces/happy/2.jpg  faces/sad/1.png        ->  classes ("happy", "sad")
 
-Classes are in the order of their names.  Images are found at any depth below a class's folder, by
-the ends of their names; other files and hidden ones are passed over.
+Images are recognised by the ends of their names, at any depth below the folder of a class; other
+files and hidden ones are skipped.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 
+from psac.app.data.classes import classes_of
 from psac.app.data.entry import DataNotFound
 from psac.app.data.images import MODES, checked_size
 from psac.app.data.records import ImageFiles
@@ -21,9 +23,18 @@ ENDINGS = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
 
 
 def from_folder(
-    path: str | os.PathLike[str], *, size: int | None = None, channels: int = 3
+    path: str | os.PathLike[str],
+    *,
+    size: int | None = None,
+    channels: int = 3,
+    classes: Sequence[object] | None = None,
+    unsafe: bool = False,
 ) -> ImageFiles:
-    """Images by class, decoded when asked for; `size` makes them squares of one size."""
+    """Images by class, decoded when they are needed; `size` makes them squares of one size.
+
+    `classes` are the names of the folders, in the order of the labels.  They must be stated, as
+    which folders there are may depend on the records; `unsafe` takes those that are there.
+    """
     folder = Path(path).expanduser()
     checked_size(size)
     if channels not in MODES:
@@ -32,31 +43,42 @@ def from_folder(
         raise DataNotFound(
             f"{folder} is not a folder. Pass one that holds a folder for each class."
         )
-    classes = sorted(inner for inner in folder.iterdir() if inner.is_dir() and _is_shown(inner))
-    images = [images_in(inner) for inner in classes]
-    if not classes or not all(images):
-        empty = next(
-            (inner for inner, found in zip(classes, images, strict=True) if not found), None
-        )
+    images = {
+        inner.name: images_in(inner) for inner in sorted(folder.iterdir()) if _is_class(inner)
+    }
+    if not images or not all(images.values()):
+        empty = next((folder / name for name, paths in images.items() if not paths), None)
         raise DataNotFound(
             f"looked for images ({' '.join(ENDINGS)}) in {empty or f'{folder}/<class>/'} and found "
-            "none. Put those of each class into a folder of its own, and remove empty folders."
+            "none. Put the images of each class into a folder of its own, and remove empty folders."
         )
-    labels = [number for number, found in enumerate(images) for _ in found]
+    known = classes_of(folder, "names of folders", classes, list(images), unsafe)
+    if others := [name for name in images if name not in known.names]:
+        raise ValueError(
+            f"{folder} has the folder '{others[0]}', which is not one of the classes: "
+            f"{', '.join(known.names)}."
+        )
+    numbers = {name: number for number, name in enumerate(known.names)}
     return ImageFiles(
-        [image for found in images for image in found],
-        torch.tensor(labels),
+        [path for paths in images.values() for path in paths],
+        torch.tensor([numbers[name] for name, paths in images.items() for _ in paths]),
         name=folder.name,
-        classes=[inner.name for inner in classes],
+        classes=known.names,
         size=size,
         channels=channels,
+        unsafe=known.unsafe,
+        released=known.ledger,
     )
 
 
 def images_in(folder: Path) -> list[Path]:
-    """Those at any depth, in the order of their names."""
-    found = (path for path in folder.rglob("*") if path.suffix.lower() in ENDINGS)
-    return sorted(path for path in found if _is_shown(path) and path.is_file())
+    """All images at any depth, in the order of their names."""
+    paths = (path for path in folder.rglob("*") if path.suffix.lower() in ENDINGS)
+    return sorted(path for path in paths if _is_shown(path) and path.is_file())
+
+
+def _is_class(path: Path) -> bool:
+    return path.is_dir() and _is_shown(path)
 
 
 def _is_shown(path: Path) -> bool:

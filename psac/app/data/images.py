@@ -1,7 +1,7 @@
-"""Pictures as tensors, by Pillow (the extra `data`).
+"""Images as tensors, by Pillow (the extra `data`).
 
-`decoded` gives float32 in [0, 1], channels x height x width.  Every picture is scaled by 255 alone.
-Colours are converted to `channels`: 3 is RGB, 1 is grey.
+`decoded` gives float32 in [0, 1], channels x height x width, which is only divided by 255.  Colours
+are converted to `channels`: 3 is RGB, 1 is grey.
 """
 
 from __future__ import annotations
@@ -15,23 +15,24 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from psac.app.checks import whole
 from psac.app.data.entry import DataNotFound
 from psac.app.data.optional import needed
 
 MODES = {1: "L", 3: "RGB"}
-# What Pillow raises for broken files, for which it has no error of its own: found by breaking some.
+# What Pillow raises for damaged files, found by experiment, as it has no error class for them.
 BROKEN = (OSError, EOFError, ValueError, TypeError, LookupError, SyntaxError, struct.error)
 
 
 def decoded(image: Path | tuple[str, bytes], *, size: int | None, channels: int) -> Tensor:
-    """One picture, from a path or from (name, content)."""
+    """One image, from a path or from (name, content)."""
     pillow = needed("PIL.Image", package="Pillow", purpose="Reading images")
     name, content = (image, image) if isinstance(image, Path) else (image[0], io.BytesIO(image[1]))
     try:
-        with pillow.open(content) as picture:
-            squared = picture.convert(MODES[channels])
+        with pillow.open(content) as opened:
+            squared = opened.convert(MODES[channels])
     except FileNotFoundError as error:
-        raise DataNotFound(f"there is no image {name}.") from error
+        raise DataNotFound(f"{name} does not exist.") from error
     except (*BROKEN, pillow.DecompressionBombError) as error:
         raise DataNotFound(
             f"{name} cannot be read as an image ({error}). Replace or remove it."
@@ -41,13 +42,13 @@ def decoded(image: Path | tuple[str, bytes], *, size: int | None, channels: int)
     return scaled(np.atleast_3d(np.asarray(squared)).transpose(2, 0, 1))
 
 
-def _square(picture: Any, size: int, pillow: Any) -> Any:
-    """The middle of the picture, after its shorter side was resized to `size`."""
-    width, height = picture.size
+def _square(image: Any, size: int, pillow: Any) -> Any:
+    """The square in the middle, after resizing the shorter side to `size`."""
+    width, height = image.size
     side = min(width, height)
     left, top = (width - side) / 2, (height - side) / 2
     box = (left, top, left + side, top + side)
-    return picture.resize((size, size), pillow.Resampling.BILINEAR, box=box)
+    return image.resize((size, size), pillow.Resampling.BILINEAR, box=box)
 
 
 def scaled(pixels: np.ndarray, largest: int = 255) -> Tensor:
@@ -56,6 +57,5 @@ def scaled(pixels: np.ndarray, largest: int = 255) -> Tensor:
 
 
 def checked_size(size: object) -> int | None:
-    if size is None or (isinstance(size, int) and not isinstance(size, bool) and size > 0):
-        return size
-    raise ValueError(f"size is {size!r}: pass the side in pixels, such as 64, or None.")
+    """The side of an image in pixels, or None to keep images as they are."""
+    return None if size is None else whole("size", size, 1)

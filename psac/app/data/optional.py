@@ -1,11 +1,11 @@
-"""Packages that only some data need, imported when they do."""
+"""Imports packages that only some data need."""
 
 import importlib
 from types import ModuleType
 
 
 def needed(module: str, *, package: str, purpose: str, extra: str = "data") -> ModuleType:
-    """The module, or an error that says what it is for and how to install it."""
+    """The module; raises with the purpose of the package and how to install it."""
     try:
         return importlib.import_module(module)
     except ImportError as error:

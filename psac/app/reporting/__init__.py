@@ -1,21 +1,23 @@
-"""A run folder -> a page that a person reads.
+"""A run folder becomes a page that people read.
 
-report       folders in, a page out
-runs         what a folder holds; what of it may be published
-head         the verdict in plain words
-guarantee    what epsilon means for one record
-card         everything that must be said for an epsilon to mean something
-learning     curves of evaluations
-mistakes     classes, confusions, examples
-inside       losses, norms, weights, speed: not private
-repeating    command, settings, versions
-comparing    several runs side by side
-statistics   repetitions and tests
-rules        the clipping rule of a run
-plots, axes, numerals, thumbnails, html, style    how it is drawn and written
+report             folders in, a page out
+snapshot           what a run folder holds
+publishing         what of it may be published
+head               the verdict in plain words
+guarantee          what epsilon means for one record
+privacy_card       everything that an epsilon needs to mean something
+learning_curves    accuracy and loss over time
+mistakes           classes, confusions, examples
+diagnostics        losses, norms, weights, speed: not private
+reproduction       command, settings, versions
+comparison         several runs side by side; comparison_plots draws them
+statistics         repetitions and tests
+clipping_rule      the clipping rule of a run
+
+plots, axes, numerals, thumbnails, html and style are how a page is drawn and written.
 """
 
 from psac.app.reporting.report import report
-from psac.app.reporting.runs import NoRun
+from psac.app.reporting.snapshot import NoRun
 
 __all__ = ["report", "NoRun"]

@@ -1,4 +1,4 @@
-"""The axis of a plot: its range, its ticks, and where on it a value lies.
+"""The axis of a plot: its range, its ticks, and the position of a value.
 
 >>> axis = Axis.over([0.812, 0.869], "accuracy")
 >>> axis.low, axis.high, [tick.label for tick in axis.ticks]
@@ -40,9 +40,9 @@ class Axis:
         tight: bool = False,
         write: Callable[[float], str] = numerals.rounded,
     ) -> "Axis":
-        """An axis that holds all finite values; `tight` ends where they do, not at a tick."""
-        found = [v for v in values if math.isfinite(v) and (v > 0 or not log)] or [0.1, 1.0]
-        low, high = min(found), max(found)
+        """An axis for all finite values; a `tight` one ends at the values and not at a tick."""
+        finite = [v for v in values if math.isfinite(v) and (v > 0 or not log)] or [0.1, 1.0]
+        low, high = min(finite), max(finite)
         if log:
             places = _decades(low, high)
             low, high = (low, high) if tight and high > low else (places[0], places[-1])
@@ -60,7 +60,7 @@ class Axis:
         return cls(label=label, low=low, high=high, ticks=tuple(ticks), log=log)
 
     def place(self, value: float) -> float:
-        """0 is the low end, 1 the high one; what lies outside is at the end."""
+        """The position of the value from 0 to 1; values outside are moved to the ends."""
         if self.log:
             low, high = math.log(self.low), math.log(self.high)
             value = math.log(max(value, 1e-300))
@@ -79,15 +79,15 @@ def _round_places(low: float, high: float) -> list[float]:
 
 
 def _decades(low: float, high: float) -> list[float]:
-    """Powers of ten around the values, at most six of them, or 1, 2, 5 where they span few."""
+    """At most six powers of ten around the values, or steps of 1, 2, 5 if they span few."""
     first, last = math.floor(math.log10(low) + 1e-9), math.ceil(math.log10(high) - 1e-9)
     last = max(last, first + 1)
     if last - first <= 1:
         within = [m * 10.0**first for m in (1, 2, 5, 10)]
         below = max((p for p in within if p <= low * (1 + 1e-9)), default=within[0])
         above = min((p for p in within if p >= high * (1 - 1e-9)), default=within[-1])
-        chosen = [p for p in within if below <= p <= above]
-        return [float(f"{p:.12g}") for p in (chosen if len(chosen) > 1 else within)]
+        ticks = [p for p in within if below <= p <= above]
+        return [float(f"{p:.12g}") for p in (ticks if len(ticks) > 1 else within)]
     stride = math.ceil((last - first) / 5)
     last = first + stride * math.ceil((last - first) / stride)
     return [float(f"{10.0**e:.12g}") for e in range(first, last + 1, stride)]

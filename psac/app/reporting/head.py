@@ -1,9 +1,9 @@
-"""The top of a page about one run: what it is, what it achieved, what it protects, in plain words.
+"""The top of a report: what the run is, what it achieved and what it protects, in plain words.
 
-It is made from what may be published (`Run.published`); on the owner's page, accuracy on private
-records is added, marked as such.  Guarantees: no sentence promises more than the ledger does.  A
-seeded run is called not private before any number is; so is a run that psac warned of, before
-anything is said to be proved; a run that is not finished, or whose folder lacks a file, says so.
+It is made from what may be published (publishing.py); the owner's report adds the accuracy on
+private records, marked as such.  Guarantees: no sentence promises more than the ledger does.  A
+seeded run is called not private before any number is shown, and privacy warnings come before
+anything that is proved.  A run that is unfinished, or whose folder is incomplete, says so.
 """
 
 import math
@@ -11,21 +11,22 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from psac.app.reporting import guarantee, numerals, rules
+from psac.app.reporting import clipping_rule, guarantee, numerals
 from psac.app.reporting.guarantee import Meaning
 from psac.app.reporting.html import Child, Html, element, join
-from psac.app.reporting.runs import SEE_OWNER, Run, number
+from psac.app.reporting.snapshot import RunSnapshot, number
+from psac.app.training.privacy_warnings import SEE_OWNER
 
 MISSING = "\N{EN DASH}"
 DO_NOT_PUBLISH = join(
     element("span", "do not publish", class_="tag bad"),
-    "This page is for the owner of the data: what is marked was computed from private records "
-    "without noise. psac report --publish, or publish=True in Python, makes a page without it.",
+    "This report is for the owner of the data. The marked parts were computed from private records "
+    "without noise. `psac report --publish` (publish=True in Python) writes a report without them.",
 )
 
 
-def head(run: Run, meaning: Meaning | None, *, owner: Run | None) -> Html:
-    """`run` is what may be published; `owner` the whole run, on the page of its owner."""
+def head(run: RunSnapshot, meaning: Meaning | None, *, owner: RunSnapshot | None) -> Html:
+    """`run` is what may be published; `owner` is the whole run, in its owner's report."""
     return element(
         "header",
         element("p", f"Report of a {_kind(run)}training run", class_="kicker"),
@@ -38,30 +39,31 @@ def head(run: Run, meaning: Meaning | None, *, owner: Run | None) -> Html:
     )
 
 
-def _kind(run: Run) -> str:
-    """What the title may call the run."""
+def _kind(run: RunSnapshot) -> str:
     return "private " if run.is_proved else ""
 
 
-def warnings(run: Run) -> list[str]:
-    """The page's banners and verdict in sentences, where they warn: for the terminal."""
-    said = verdict(run, None)[:1] if _is_not_private(run) else []
-    said += told(run)
+def warnings(run: RunSnapshot) -> list[str]:
+    """What the report warns of, as sentences for the terminal."""
+    sentences = verdict(run, None)[:1] if _is_not_private(run) else []
+    sentences += warning_texts(run)
     if not run.finished:
-        said.append("This run is not finished.")
+        sentences.append("This run is not finished.")
     if _large_delta(run) is not None:
-        said.append(f"Delta is too large: {numerals.delta(run.delta or 1.0)}.")
-    return [*said, *run.notes]
+        sentences.append(f"Delta is too large: {numerals.delta(run.delta or 1.0)}.")
+    return [*sentences, *run.notes]
 
 
-def _facts(run: Run) -> str:
-    recipe, rule = run.recipe, rules.rule_of(run)
+def _facts(run: RunSnapshot) -> str:
+    recipe, rule = run.recipe, clipping_rule.rule_of(run)
     copies = f", each seen as {recipe['copies']}" if recipe.get("copies", 1) != 1 else ""
     parts = [
         f"{numerals.count(run.start['num_records'])} records{copies}"
         if "num_records" in run.start
         else "",
-        f"{recipe['epochs']:g} epochs" if isinstance(recipe.get("epochs"), int | float) else "",
+        f"{recipe['epochs']:g} epoch{'' if recipe['epochs'] == 1 else 's'}"
+        if isinstance(recipe.get("epochs"), int | float)
+        else "",
         type(rule).__name__ if rule is not None else str(recipe.get("rule", "")),
         f"{recipe['optimizer']}, learning rate {recipe.get('learning_rate')}"
         if "optimizer" in recipe
@@ -78,8 +80,8 @@ def banner(tone: str, title: str, *children: Child) -> Html:
     )
 
 
-def banners(run: Run) -> Html:
-    """What must be known before anything else is read."""
+def banners(run: RunSnapshot) -> Html:
+    """What readers must know first."""
     return join(
         seeded(str(run.recipe["seed"]) if "seed" in run.recipe else None)
         if run.secure is False
@@ -92,27 +94,27 @@ def banners(run: Run) -> Html:
 
 
 def seeded(seed: str | None) -> Html:
-    given = "" if seed is None else f" (seed {seed})"
+    which = "" if seed is None else f" (seed {seed})"
     return banner(
         "bad",
         "Reproducible, hence not private.",
         element(
             "p",
-            f"The noise of this run was seeded{given}: whoever knows the seed can subtract it. "
-            "That is good for research and for finding mistakes, but a model of private data must "
-            "not be released so: train it without a seed.",
+            f"The noise of this run was seeded{which}, so anyone who knows the seed can subtract "
+            "it. This is useful for research and debugging, but a model of private data must not "
+            "be released like this. Train it without a seed.",
         ),
     )
 
 
-def told(run: Run) -> list[str]:
-    """What psac warned of: in full where the owner reads it."""
+def warning_texts(run: RunSnapshot) -> list[str]:
+    """What psac warned of; in full if the run is that of its owner."""
     short = () if set(run.warned) - {SEE_OWNER} and run.warnings == (SEE_OWNER,) else run.warnings
     return list(dict.fromkeys((*short, *run.warned)))
 
 
-def _warned(run: Run) -> Html | None:
-    sentences = told(run)
+def _warned(run: RunSnapshot) -> Html | None:
+    sentences = warning_texts(run)
     if not sentences:
         return None
     return banner(
@@ -122,17 +124,17 @@ def _warned(run: Run) -> Html | None:
     )
 
 
-def _unfinished(run: Run) -> Html:
+def _unfinished(run: RunSnapshot) -> Html:
     of = "" if run.planned is None else f" of {numerals.count(run.planned)} planned"
     done = f"{numerals.count(run.done)}{of} steps are done"
     return banner(
         "warn",
         "This run is not finished.",
-        element("p", f"{done}; the numbers are those that it had written by then."),
+        element("p", f"{done}. The numbers below are from that point."),
     )
 
 
-def _large_delta(run: Run) -> Html | None:
+def _large_delta(run: RunSnapshot) -> Html | None:
     records = run.start.get("num_records")
     if not records or run.delta is None or run.delta < 1 / records:
         return None
@@ -141,8 +143,8 @@ def _large_delta(run: Run) -> Html | None:
         "Delta is too large.",
         element(
             "p",
-            f"{numerals.delta(run.delta)} is not below 1 / {numerals.count(records)}: a mechanism "
-            "that publishes a random record would pass. Take a tenth of that or less.",
+            f"{numerals.delta(run.delta)} is not below 1 / {numerals.count(records)}. A mechanism "
+            "that publishes a random record would satisfy this. Use a tenth of that or less.",
         ),
     )
 
@@ -150,71 +152,72 @@ def _large_delta(run: Run) -> Html | None:
 def _notes(notes: Sequence[str]) -> Html:
     return banner(
         "warn",
-        "The folder is not complete.",
+        "The folder is incomplete.",
         element("ul", [element("li", note) for note in notes]),
     )
 
 
-def tone(run: Run, meaning: Meaning | None) -> str:
+def tone(run: RunSnapshot, meaning: Meaning | None) -> str:
     """The colour of the verdict."""
     if run.secure is False or run.epsilon is None or not math.isfinite(run.epsilon):
         return "bad" if run.secure is False or run.epsilon is not None else "warn"
     if meaning is None:
         return "warn"
-    found = ("good", "fair", "warn", "bad")[guarantee.rank(meaning.guess, run.epsilon)]
-    return found if run.is_proved or found == "bad" else "warn"
+    colour = ("good", "fair", "warn", "bad")[guarantee.rank(meaning.guess, run.epsilon)]
+    return colour if run.is_proved or colour == "bad" else "warn"
 
 
-def _verdict(run: Run, meaning: Meaning | None) -> Html:
+def _verdict(run: RunSnapshot, meaning: Meaning | None) -> Html:
     sentences = [element("p", sentence) for sentence in verdict(run, meaning)]
     return element("div", sentences, class_=f"verdict {tone(run, meaning)}")
 
 
-def verdict(run: Run, meaning: Meaning | None) -> list[str]:
-    """What the run protects, for one who has never heard of epsilon."""
+def verdict(run: RunSnapshot, meaning: Meaning | None) -> list[str]:
+    """What the run protects, for readers who have never heard of epsilon."""
     if run.secure is False:
         return [
-            "This model protects nobody: its noise can be computed again from the seed.",
-            "The numbers below are those of the same run with noise from a secure generator.",
+            "This model protects nobody: its noise can be recomputed from the seed.",
+            "The numbers below would hold for the same run with noise from a secure generator.",
         ]
     if run.epsilon is not None and not math.isfinite(run.epsilon):
-        return ["This model is not private: it was trained without noise, or with next to none."]
+        return ["This model is not private: it was trained with no noise or almost none."]
     if run.secure is None or meaning is None or run.epsilon is None:
         return [
             "Nothing in the folder proves how private this model is.",
-            "That takes the ledger (ledger.json) and delta; without them, treat the model as the "
-            "data themselves.",
+            "The proof needs the ledger (ledger.json) and delta. Without them, treat the model "
+            "like the data.",
         ]
     words = guarantee.VERDICTS[guarantee.rank(meaning.guess, run.epsilon)][-1]
     sure = numerals.percent(guarantee.FALSE_POSITIVES)
-    proof = "This is proved for every attack, on every record; it is not a measurement."
+    proof = "This is proved for every attack and every record; it is not a measurement."
     return [
         *_reservations(run),
-        f"Whoever sees this model {words}: an attacker who knows all "
-        f"other records and every setting guesses right at most {_up(meaning.guess)} of the time, "
-        "where tossing a coin is right half of the time.",
-        f"An attack that may be wrong about {sure} of those who were not in the data recognises at "
-        f"most {_up(meaning.found)} of those who were." + (f" {proof}" if run.is_proved else ""),
+        f"Anyone who sees this model {words}. An attacker who knows all other records and every "
+        f"setting guesses correctly at most {_up(meaning.guess)} of the time, compared with "
+        f"50{numerals.SPACE}% for a coin toss.",
+        f"An attack with a false positive rate of {sure} identifies at most "
+        f"{_up(meaning.true_positives)} of the records that were in the data."
+        + (f" {proof}" if run.is_proved else ""),
     ]
 
 
-def _reservations(run: Run) -> list[str]:
-    """Why the ledger's epsilon is not all there is to say."""
-    said = []
+def _reservations(run: RunSnapshot) -> list[str]:
+    """The conditions under which the epsilon of the ledger holds."""
+    conditions = []
     if run.warnings or run.warned:
-        said.append(
-            "What follows is the price of the training steps alone. psac warned about privacy, "
-            "see above, and what it warned of is not covered."
+        conditions.append(
+            "What follows covers the training steps only. It does not cover what psac warned of, "
+            "see above."
         )
     if run.ledger is not None and "batched" in run.ledger.isolation:
-        said.append(
-            "What follows holds if the loss function kept records apart. That was tested, not "
+        conditions.append(
+            "What follows holds if the loss function keeps records apart. That was tested, not "
             "proved."
         )
-    return said
+    return conditions
 
 
-def _is_not_private(run: Run) -> bool:
+def _is_not_private(run: RunSnapshot) -> bool:
     proved = run.secure is True and run.epsilon is not None and math.isfinite(run.epsilon)
     return not proved
 
@@ -233,7 +236,7 @@ def tile(title: str, value: str, *lines: Child) -> Html:
     )
 
 
-def _accuracy_tile(run: Run, owner: Run | None) -> Html:
+def _accuracy_tile(run: RunSnapshot, owner: RunSnapshot | None) -> Html:
     if owner is not None and owner.on_private_records and owner.accuracy is not None:
         mark = element("dd", element("span", "not private: do not publish", class_="tag bad"))
         value = numerals.percent(owner.accuracy)
@@ -242,7 +245,7 @@ def _accuracy_tile(run: Run, owner: Run | None) -> Html:
     return tile("Accuracy", accuracy, accuracy_note(run), *_constant(run))
 
 
-def _tiles(run: Run, meaning: Meaning | None, owner: Run | None) -> list[Html]:
+def _tiles(run: RunSnapshot, meaning: Meaning | None, owner: RunSnapshot | None) -> list[Html]:
     spent = MISSING if run.epsilon is None else numerals.epsilon(run.epsilon)
     of = "" if run.planned is None else f"of {numerals.count(run.planned)} planned"
     return [
@@ -253,7 +256,7 @@ def _tiles(run: Run, meaning: Meaning | None, owner: Run | None) -> list[Html]:
     ]
 
 
-def _epsilon_note(run: Run) -> str:
+def _epsilon_note(run: RunSnapshot) -> str:
     if run.epsilon is None or run.delta is None:
         return "unknown: there is no ledger, or no delta"
     if run.secure is False:
@@ -261,22 +264,22 @@ def _epsilon_note(run: Run) -> str:
     return f"at delta {numerals.delta(run.delta)}; tuning is not included"
 
 
-def _guess_tile(run: Run, meaning: Meaning | None) -> Html:
+def _guess_tile(run: RunSnapshot, meaning: Meaning | None) -> Html:
     title = "Best possible guess"
     if run.secure is not False and (run.secure is None or meaning is None):
         return tile(title, MISSING, "unknown: there is no ledger")
     best = 1.0 if run.secure is False or meaning is None else meaning.guess
     width = f"width:{200 * (best - 0.5):.0f}%"
     meter = element("dd", element("i", style=width), class_=f"meter {tone(run, meaning)}")
-    scale = f"50{numerals.SPACE}% is a coin, 100{numerals.SPACE}% is certainty"
+    scale = f"50{numerals.SPACE}% is a coin toss, 100{numerals.SPACE}% is certainty"
     return tile(title, _up(best), meter, scale)
 
 
-def accuracy_note(run: Run) -> str:
-    """On what, and how sure."""
+def accuracy_note(run: RunSnapshot) -> str:
+    """The records it was measured on, and its margin of error."""
     records = records_of(run)
     if run.accuracy is None:
-        hidden = f"not shown here: it was measured on {records}"
+        hidden = f"not shown, as it was measured on {records}"
         return hidden if run.on_private_records else "not evaluated yet"
     matrix = run.summary.get("confusion_matrix")
     if not matrix:
@@ -289,26 +292,25 @@ def accuracy_note(run: Run) -> str:
     )
 
 
-def records_of(run: Run) -> str:
-    """What the model was evaluated on; "public" only where somebody said so."""
+def records_of(run: RunSnapshot) -> str:
+    """What the model was evaluated on; "public" only if somebody stated it."""
     if run.on_public_records:
         return "public test records"
-    return "private records that were held out" if run.held_out else "private test records"
+    return "held-out private records" if run.held_out else "private test records"
 
 
-def _constant(run: Run) -> list[str]:
-    """What the accuracy must be held against."""
+def _constant(run: RunSnapshot) -> list[str]:
     return [compared(run.accuracy, run.summary)] if run.accuracy is not None else []
 
 
 def compared(accuracy: float, summary: Mapping[str, Any]) -> str:
-    """How it compares with an answer that does not look at the record."""
+    """The accuracy compared with always predicting the most frequent class."""
     share = number(summary.get("constant_accuracy"))
     if share is None:
-        return "always the most frequent answer: not known (most_frequent_share in the recipe)"
+        return "baseline unknown (state the share of the most frequent class: most_frequent_share)"
     points = f"{100 * abs(accuracy - share):.1f} points {'above' if accuracy >= share else 'BELOW'}"
-    return f"{points} always the most frequent answer ({numerals.percent(share)})"
+    return f"{points} always predicting the most frequent class ({numerals.percent(share)})"
 
 
-def data_name(run: Run) -> str:
+def data_name(run: RunSnapshot) -> str:
     return Path(str(run.recipe.get("data", "the data"))).name

@@ -1,4 +1,4 @@
-"""HTML as text that cannot be injected into: what is not `Html` is escaped.
+"""HTML as text; everything that is not `Html` is escaped.
 
 >>> element("p", "a < b ", element("b", "c"), class_="lead", title='"')
 '<p class="lead" title="&quot;">a &lt; b <b>c</b></p>'
@@ -11,7 +11,7 @@ VOID = {"img", "meta"}  # a path without its end would hold all that follows it
 
 
 class Html(str):
-    """Text that is HTML already."""
+    """Text that is already HTML."""
 
     __slots__ = ()
 
@@ -27,7 +27,7 @@ def element(name: str, /, *children: Child, **attributes: object) -> Html:
 
 
 def join(*children: Child) -> Html:
-    """The children after each other; None is nothing."""
+    """The concatenated children; None is skipped."""
     parts: list[str] = []
     for child in children:
         if isinstance(child, Html):
@@ -54,10 +54,10 @@ def table(
     caption: str,
     texts: Collection[str] = (),
 ) -> Html:
-    """A table that scrolls by itself where it is too wide.
+    """A table that scrolls if it is too wide.
 
-    The first column and those with a title in `texts` are text, all others numbers.  The caption is
-    for those who do not see where the table stands.
+    The first column and those with a title in `texts` hold text, all others numbers.  The caption
+    is for screen readers.
     """
     kinds = ["number" if title not in (head[0], *texts) else None for title in head]
 
@@ -88,5 +88,5 @@ def table(
 
 
 def unfold(summary: str, *children: Child) -> Html:
-    """What is shown on demand."""
+    """Content that is shown on demand."""
     return element("details", element("summary", summary), *children)

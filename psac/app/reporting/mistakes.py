@@ -1,6 +1,6 @@
-"""Where the model errs: accuracy of each class, what is taken for what, examples.
+"""The mistakes of the model: accuracy of each class, confusions, examples.
 
-All of it is computed from evaluation data: to be shown only where those are public.
+All of it is computed from the evaluation records, so it may be published only if these are public.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,7 @@ from typing import Any
 from psac.app.reporting import numerals
 from psac.app.reporting.head import records_of
 from psac.app.reporting.html import Html, element, table, unfold
-from psac.app.reporting.runs import Run, number
+from psac.app.reporting.snapshot import RunSnapshot, number
 from psac.app.reporting.thumbnails import thumbnail
 
 MOST_CLASSES = 20  # of a matrix that can be read
@@ -19,8 +19,8 @@ MOST_PAIRS = 10
 Matrix = Sequence[Sequence[int]]
 
 
-def mistakes(run: Run) -> Html | None:
-    """A section, or nothing if the run has written nothing about it."""
+def mistakes(run: RunSnapshot) -> Html | None:
+    """The section; None if the run has no data for it."""
     matrix = _matrix(run)
     shown = [_classes(run, matrix), _confusion(run, matrix), _examples(run)]
     figures = [figure for figure in shown if figure is not None]
@@ -28,14 +28,14 @@ def mistakes(run: Run) -> Html | None:
         return None
     return element(
         "section",
-        element("h2", "Where it errs"),
-        element("p", "By class, on the same records as the accuracy above.", class_="about"),
+        element("h2", "Mistakes"),
+        element("p", "On the same records as the accuracy above.", class_="about"),
         element("div", figures, class_="grid"),
         id="mistakes",
     )
 
 
-def _matrix(run: Run) -> Matrix | None:
+def _matrix(run: RunSnapshot) -> Matrix | None:
     """Rows are true classes, columns predictions."""
     matrix = run.summary.get("confusion_matrix")
     square = isinstance(matrix, list) and all(
@@ -44,14 +44,14 @@ def _matrix(run: Run) -> Matrix | None:
     return matrix if square and matrix else None
 
 
-def name_of(run: Run, label: Any) -> str:
+def name_of(run: RunSnapshot, label: Any) -> str:
     names = run.summary.get("classes")
     if isinstance(names, list) and isinstance(label, int) and 0 <= label < len(names):
         return str(names[label])
     return str(label)
 
 
-def _accuracies(run: Run, matrix: Matrix | None) -> list[tuple[str, float]]:
+def _accuracies(run: RunSnapshot, matrix: Matrix | None) -> list[tuple[str, float]]:
     written = run.summary.get("per_class_accuracy")
     if isinstance(written, dict):
         pairs = list(written.items())
@@ -65,9 +65,9 @@ def _accuracies(run: Run, matrix: Matrix | None) -> list[tuple[str, float]]:
     return [(name, value) for name, value in known if value is not None]
 
 
-def _classes(run: Run, matrix: Matrix | None) -> Html | None:
-    found = _accuracies(run, matrix)
-    if not found:
+def _classes(run: RunSnapshot, matrix: Matrix | None) -> Html | None:
+    accuracies = _accuracies(run, matrix)
+    if not accuracies:
         return None
     bars = [
         element(
@@ -78,9 +78,9 @@ def _classes(run: Run, matrix: Matrix | None) -> Html | None:
             ),
             element("td", numerals.percent(value), class_="number"),
         )
-        for name, value in found
+        for name, value in accuracies
     ]
-    low, high = min(found, key=lambda p: p[1]), max(found, key=lambda p: p[1])
+    low, high = (end(accuracies, key=lambda pair: pair[1]) for end in (min, max))
     chart = element(
         "table",
         element("caption", "Accuracy of each class"),
@@ -93,45 +93,49 @@ def _classes(run: Run, matrix: Matrix | None) -> Html | None:
         element(
             "p",
             f"From {numerals.percent(low[1])} ({low[0]}) to {numerals.percent(high[1])} "
-            f"({high[0]}). Noise and clipping hurt rare and difficult classes most.",
+            f"({high[0]}). Noise and clipping affect rare and difficult classes most.",
         ),
     )
     return element("figure", heading, element("div", chart, class_="body"))
 
 
-def _pairs(run: Run, matrix: Matrix) -> list[list[str]]:
-    """What is most often taken for what."""
-    found = [
+def _pairs(run: RunSnapshot, matrix: Matrix) -> list[list[str]]:
+    """The most frequent confusions."""
+    shares = [
         (row[j] / sum(row), row[j], i, j)
         for i, row in enumerate(matrix)
         for j in range(len(row))
         if i != j and row[j]
     ]
-    found.sort(key=lambda pair: (-pair[0], pair[2], pair[3]))
+    shares.sort(key=lambda pair: (-pair[0], pair[2], pair[3]))
     return [
         [name_of(run, i), name_of(run, j), numerals.count(times), numerals.percent(share)]
-        for share, times, i, j in found[:MOST_PAIRS]
+        for share, times, i, j in shares[:MOST_PAIRS]
     ]
 
 
-def _confusion(run: Run, matrix: Matrix | None) -> Html | None:
+def _confusion(run: RunSnapshot, matrix: Matrix | None) -> Html | None:
     if matrix is None:
         return None
     pairs = _pairs(run, matrix)
     listing = table(
-        ["true", "taken for", "times", "of the class"],
+        ["true class", "predicted", "count", "share of the class"],
         pairs,
-        caption="What is most often taken for what",
-        texts=["taken for"],
+        caption="Most frequent confusions",
+        texts=["predicted"],
     )
     if len(matrix) > MOST_CLASSES:
-        title = element("figcaption", element("h3", "What is taken for what, most often"))
+        title = element("figcaption", element("h3", "Most frequent confusions"))
         return element("figure", title, listing)
-    worst = f"{pairs[0][0]} is taken for {pairs[0][1]} most ({pairs[0][3]})" if pairs else ""
+    worst = (
+        f"The most frequent confusion is {pairs[0][1]} for {pairs[0][0]} ({pairs[0][3]})"
+        if pairs
+        else ""
+    )
     heading = element(
         "figcaption",
         element("h3", "Confusion matrix"),
-        element("p", "Each row is a true class: where its records went, in percent."),
+        element("p", "Rows are true classes, columns are predictions, in percent of the row."),
     )
     grid = element(
         "div",
@@ -143,10 +147,10 @@ def _confusion(run: Run, matrix: Matrix | None) -> Html | None:
     return element("figure", heading, grid, unfold("The most frequent mistakes", listing))
 
 
-def _grid(run: Run, matrix: Matrix) -> Html:
+def _grid(run: RunSnapshot, matrix: Matrix) -> Html:
     names = [name_of(run, i) for i in range(len(matrix))]
     head = [
-        element("th", "said \N{RIGHTWARDS ARROW} is \N{DOWNWARDS ARROW}", class_="corner"),
+        element("th", "predicted \N{RIGHTWARDS ARROW} true \N{DOWNWARDS ARROW}", class_="corner"),
         *[element("th", element("span", name), title=name) for name in names],
     ]
     rows = [
@@ -161,23 +165,23 @@ def _grid(run: Run, matrix: Matrix) -> Html:
 def _cells(row: Sequence[int], true: int, names: Sequence[str]) -> list[Html]:
     total = sum(row)
     cells = []
-    for said, times in enumerate(row):
+    for predicted, times in enumerate(row):
         share = times / total if total else 0.0
-        # A mistake of 12 % is as dark as a hit of 100 %: they are what one looks for.
-        depth = share if said == true else min(1.0, 8 * share)
+        # A mistake of 12 % is as dark as a hit of 100 %, because readers look for mistakes.
+        depth = share if predicted == true else min(1.0, 8 * share)
         cells.append(
             element(
                 "td",
                 f"{100 * share:.0f}" if share > 0.005 else "",
-                class_="hit" if said == true else "miss",
-                style=f"--share:{45 * depth:.0f}%",  # so light that the text can be read
-                title=f"{names[true]}, said to be {names[said]}: {times} of {total}",
+                class_="hit" if predicted == true else "miss",
+                style=f"--share:{45 * depth:.0f}%",  # light enough to read the text
+                title=f"{names[true]}, predicted {names[predicted]}: {times} of {total}",
             )
         )
     return cells
 
 
-def _examples(run: Run) -> Html | None:
+def _examples(run: RunSnapshot) -> Html | None:
     if not run.mistakes:
         return None
     shown = run.mistakes[:MOST_EXAMPLES]
@@ -186,8 +190,8 @@ def _examples(run: Run) -> Html | None:
         element("h3", "Examples of mistakes"),
         element(
             "p",
-            f"{_capital(records_of(run))}, with what the model said and how sure it was. Records "
-            "count from 1.",
+            f"{_capital(records_of(run))} with the prediction and its confidence. Records are "
+            "numbered from 1.",
         ),
     )
     if not any("pixels" in row or "text" in row for row in shown):
@@ -200,31 +204,31 @@ def _capital(text: str) -> str:
     return text[0].upper() + text[1:]
 
 
-def _listing(run: Run, rows: Sequence[Mapping[str, Any]]) -> Html:
-    """Mistakes of which there is nothing to see."""
+def _listing(run: RunSnapshot, rows: Sequence[Mapping[str, Any]]) -> Html:
+    """Mistakes without an image or a text."""
     cells = [
         [str(row.get("record")), name_of(run, row.get("prediction")),
-         name_of(run, row.get("label")), _sure(row)]
+         name_of(run, row.get("label")), _confidence(row)]
         for row in rows
     ]  # fmt: skip
-    found = table(["test record", "said", "is", "how sure"], cells, caption="Examples of mistakes",
-                  texts=["said", "is"])  # fmt: skip
-    return unfold(numerals.plural(len(rows), "mistake"), found)
+    titles = ["test record", "predicted", "true class", "confidence"]
+    listing = table(titles, cells, caption="Examples of mistakes", texts=titles[1:3])
+    return unfold(numerals.plural(len(rows), "mistake"), listing)
 
 
-def _sure(row: Mapping[str, Any]) -> str:
+def _confidence(row: Mapping[str, Any]) -> str:
     confidence = number(row.get("confidence"))
     return "" if confidence is None else numerals.percent(confidence, 0)
 
 
-def _example(run: Run, row: Mapping[str, Any]) -> Html:
-    true, said = name_of(run, row.get("label")), name_of(run, row.get("prediction"))
-    words = f"test record {row.get('record')}: {true}, said to be {said}"
+def _example(run: RunSnapshot, row: Mapping[str, Any]) -> Html:
+    true, predicted = name_of(run, row.get("label")), name_of(run, row.get("prediction"))
+    words = f"test record {row.get('record')}: {true}, predicted {predicted}"
     picture = thumbnail(row.get("pixels"), words)
     return element(
         "li",
         picture,
         element("q", str(row["text"])[:200]) if "text" in row else None,
-        element("div", "said ", element("b", said), f" {_sure(row)}"),
-        element("div", f"is {true}"),
+        element("div", "predicted ", element("b", predicted), f" {_confidence(row)}"),
+        element("div", f"true class {true}"),
     )

@@ -21,7 +21,7 @@ def count(number: float) -> str:
 
 
 def rounded(value: float, digits: int = 3) -> str:
-    """So many significant digits, without an exponent where that is short."""
+    """Rounded to significant digits, without an exponent if that is short."""
     if not math.isfinite(value):
         return str(value)
     if value != 0 and not 1e-4 <= abs(value) < 1e6:
@@ -31,17 +31,17 @@ def rounded(value: float, digits: int = 3) -> str:
 
 
 def power(value: float, digits: int = 3) -> str:
-    """In scientific notation, without zeros that say nothing: 1e-5."""
+    """In scientific notation without trailing zeros: 1e-5."""
     mantissa, exponent = f"{value:.{digits - 1}e}".split("e")
     mantissa = mantissa.rstrip("0").rstrip(".") if "." in mantissa else mantissa
     return f"{mantissa}e{int(exponent)}"
 
 
 def epsilon(value: float) -> str:
-    """With two decimals, rounded up: what is printed is guaranteed, too."""
+    """With two decimals, rounded up so that it is still guaranteed."""
     if not math.isfinite(value):
         return "infinite"
-    # What lies within 1e-9 of a hundredth came there by rounding.
+    # Values within 1e-9 of a hundredth are rounding errors.
     return f"{math.ceil(100 * value - 1e-7) / 100:.2f}"
 
 

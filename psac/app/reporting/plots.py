@@ -1,9 +1,9 @@
 """Plots as inline SVG that fit any width and both colour schemes.
 
-The drawing has 1000 units to each side and is stretched to its box; lines and dots keep their
-width, and labels are HTML beside it, so that they have the size of text on a phone, too.  Colours
-are numbers of series, which the style sheet turns into colours of the reader's scheme.  Every plot
-is one image with a description; values are shown where the pointer is, and in a table below.
+The drawing has 1000 units on each side and is stretched to its box.  Lines and dots keep their
+width, and labels are HTML beside the drawing, so that they have the size of text on every screen.
+Colours are numbers of series; the style sheet maps them to the colour scheme of the reader.  Every
+plot is one image with a description; values are shown under the pointer and in a table below.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Point = tuple[float, float]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Mark:
-    """Something drawn, and its entry of the legend."""
+    """A drawing and its entry in the legend."""
 
     drawing: Html
     label: str = ""
@@ -56,7 +56,7 @@ def line(
     label: str = "",
     faded: bool = False,
 ) -> Mark:
-    """One point alone is no line."""
+    """A line; a single point gives nothing."""
     places = [_place(x, y, point) for point in _finite(points)]
     kind = f"line {colour_of(colour)}{' faded' if faded else ''}"
     path = element("path", d="M" + "L".join(places), class_=kind)
@@ -64,7 +64,7 @@ def line(
 
 
 def trend(x: Axis, y: Axis, points: Sequence[Point], *, colour: int) -> list[Mark]:
-    """A line; where many points scatter, they are faded behind their running mean."""
+    """A line; many scattered points are faded behind their running mean."""
     if len(points) < MANY:
         return [line(x, y, points, colour=colour)]
     means = [
@@ -75,13 +75,13 @@ def trend(x: Axis, y: Axis, points: Sequence[Point], *, colour: int) -> list[Mar
 
 
 def _around(points: Sequence[Point], place: int) -> Sequence[Point]:
-    """As many neighbours on either side, so that the ends are not drawn inwards."""
+    """The same number of neighbours on either side, so that the ends are not biased."""
     reach = min(len(points) // 40, place, len(points) - 1 - place)
     return points[place - reach : place + reach + 1]
 
 
 def dots(x: Axis, y: Axis, points: Iterable[Point], *, colour: int = 0, label: str = "") -> Mark:
-    """A line of no length with round ends is a dot that is not stretched."""
+    """Dots, as lines without length and with round ends, which are not stretched."""
     path = "".join(f"M{_place(x, y, point)}h0" for point in _finite(points))
     drawing = element("path", d=path, class_=f"dots {colour_of(colour)}")
     return Mark(drawing=drawing, label=label, colour=colour, shape="dot")
@@ -126,7 +126,7 @@ def steps(
     colour: int = 0,
     label: str = "",
 ) -> Mark:
-    """A histogram: its outline, filled."""
+    """A histogram as a filled outline."""
     corners = [(edges[0], y.low)]
     for left, right, height in zip(edges[:-1], edges[1:], heights, strict=True):
         corners += [(left, height), (right, height)]
@@ -140,7 +140,7 @@ def steps(
 
 
 def hints(x: Axis, notes: Sequence[tuple[float, str]]) -> Html:
-    """Columns that show a text where the pointer is, each around its x."""
+    """Columns around each x that show a text under the pointer."""
     places = [x.place(at) for at, _ in notes]
     middles = [(a + b) / 2 for a, b in itertools.pairwise(places)]
     lefts, rights = [0.0, *middles], [*middles, 1.0]
@@ -172,9 +172,9 @@ def plot(
     below: Child = None,
     wide: bool = False,
 ) -> Html:
-    """A figure.  `description` is what one who does not see it should know; `below` is its table.
+    """A figure.  `description` is for screen readers; `below` is the table of its values.
 
-    `top` names a second scale of x; its `top_ticks` have their labels and the x where they stand.
+    `top` is a second scale of x, with `top_ticks` at positions of the first one.
     """
     canvas = element(
         "svg",
@@ -204,7 +204,7 @@ def plot(
 
 
 def legend(marks: Sequence[Mark]) -> Html | None:
-    """Names of the series, where there is more than one."""
+    """The names of the series, if there are several."""
     named = [mark for mark in marks if mark.label]
     if len(named) < 2:
         return None

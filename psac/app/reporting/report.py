@@ -1,17 +1,16 @@
-"""Run folders in, one page out: what was trained, how well, how privately.
+"""Writes a report about run folders: what was trained, how well and how privately.
 
     psac.reporting.report("runs/mnist")                     # -> runs/mnist/report.html
     psac.reporting.report(["runs/a", "runs/b"], "both.html")
     psac.reporting.report("runs/mnist", publish=True)       # -> runs/mnist/report-public.html
 
-The page is one file: no network, no script, no font from elsewhere; its own policy forbids them.
+The page is one file without scripts, external fonts or network access; its policy forbids them.
 
-Guarantees: with `publish=True` the page is made of `Run.published` alone, which lists what may be
-shown; nothing that was computed from private records without noise is in that.  Without it, all of
-that is marked: the accuracy at the top, and one section.  The same folders give the
-same bytes.  A run that was killed can be reported; a folder that is no run raises `NoRun`.
-Left to others: whether test records are public where somebody said so, and whether the settings
-were tuned on private ones.
+Guarantees: with `publish=True`, the page is made from `publishing.published` alone, so it holds
+nothing that was computed from private records without noise.  Otherwise such parts are marked: the
+accuracy at the top, and one section.  The same folders give the same bytes.  A run that was killed
+can be reported; a folder that is not a run raises `NoRun`.  Left to the user: whether test records
+are really public if the recipe says so, and whether the settings were tuned on private records.
 """
 
 from __future__ import annotations
@@ -20,23 +19,25 @@ import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from psac.app.reporting.card import card
-from psac.app.reporting.comparing import compare, title
+from psac.app.reporting.comparison import compare, title
+from psac.app.reporting.diagnostics import diagnostics
 from psac.app.reporting.guarantee import Meaning
 from psac.app.reporting.head import head
 from psac.app.reporting.html import Html, element, join
-from psac.app.reporting.inside import inside
-from psac.app.reporting.learning import learning
+from psac.app.reporting.learning_curves import learning_curves
 from psac.app.reporting.mistakes import mistakes
-from psac.app.reporting.repeating import repeating
-from psac.app.reporting.runs import Run, read
+from psac.app.reporting.privacy_card import card
+from psac.app.reporting.publishing import published
+from psac.app.reporting.reproduction import reproduction
+from psac.app.reporting.snapshot import RunSnapshot, read
 from psac.app.reporting.style import STYLE
 from psac.checkpoint.saving import write_atomically
 
 PathLike = str | os.PathLike[str]
 LEFT_OUT = (
-    " What was computed from private records without noise is left out: training losses, norms, "
-    "weights, batch sizes, times, and all results on records that nobody called public."
+    " This report leaves out what was computed from private records without noise: training "
+    "losses, norms, weights, batch sizes, times, and results on records that nobody stated to be "
+    "public."
 )
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
@@ -70,7 +71,7 @@ def _refuse(paths: Sequence[Path]) -> None:
     seen: set[Path] = set()
     for path in paths:
         if path.resolve() in seen:
-            raise ValueError(f"the folder '{path}' was given twice: pass each run once.")
+            raise ValueError(f"the folder '{path}' is listed twice. Pass each run once.")
         seen.add(path.resolve())
 
 
@@ -81,27 +82,27 @@ def _target(paths: Sequence[Path], output: PathLike | None, name: str) -> Path:
     return given / name if given.is_dir() else given
 
 
-def _single(run: Run, publish: bool) -> Html:
+def _single(run: RunSnapshot, publish: bool) -> Html:
     """The page to publish is made from `shown` alone."""
-    shown = run.published()
+    shown = published(run)
     ledger = run.ledger
     meaning = Meaning.of(ledger) if ledger is not None and ledger.entries else None
-    hidden = [learning(run), mistakes(run)] if run.on_private_records else []
+    hidden = [learning_curves(run), mistakes(run)] if run.on_private_records else []
     return _document(
         run.title,
         [
             head(shown, meaning, owner=None if publish else run),
             card(shown),
-            learning(shown) if publish or not hidden else None,
+            learning_curves(shown) if publish or not hidden else None,
             mistakes(shown if publish or hidden else run),
-            repeating(shown if publish else run),
-            None if publish else inside(run, *hidden),
+            reproduction(shown if publish else run),
+            None if publish else diagnostics(run, *hidden),
             _foot(run, publish),
         ],
     )
 
 
-def _foot(run: Run, publish: bool) -> Html:
+def _foot(run: RunSnapshot, publish: bool) -> Html:
     written = run.environment.get("versions")
     version = written.get("psac") if isinstance(written, dict) else None
     by = f"psac {version}" if version else "psac"

@@ -1,9 +1,9 @@
-"""Runs of the same settings as repetitions of one experiment; rules compared by Welch's test.
+"""Groups runs of the same settings as repetitions, and compares rules by Welch's test.
 
-Two runs repeat each other if their recipes differ in nothing but the seed, or in what cannot change
-the result.  Rules are compared where data, model and budget are the same; p-values are also given
-after Holm's correction for the number of comparisons.  Runs that are not finished, and a second run
-with the same seed, which is the same run again, do not count.
+Two runs are repetitions if their recipes differ only in the seed or in what cannot change the
+result.  Rules are compared at the same data, model and budget; p-values are also given after Holm's
+correction for the number of comparisons.  Unfinished runs do not count, nor does a second run with
+the same seed, which is the same run again.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import warnings
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from psac.app.reporting.runs import Run
+from psac.app.reporting.snapshot import RunSnapshot
 
 INCIDENTAL = {"seed", "data_root", "device", "physical_batch_size"}
 TASK = ("data", "model", "model_settings", "epsilon", "noise_multiplier", "delta",
@@ -28,23 +28,23 @@ RULE = ("rule", "r", "bound", "scale")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Group:
-    """Runs of the same settings.  Those of one `series` differ in their budget alone."""
+    """Runs of the same settings.  Groups of one `series` differ only in their budget."""
 
-    runs: tuple[Run, ...]
+    runs: tuple[RunSnapshot, ...]
     label: str = ""
     series: str = ""
 
     @property
-    def counted(self) -> list[Run]:
-        """Those that are finished and repeat no other."""
-        seen: set[Any] = set()
-        found = []
+    def counted(self) -> list[RunSnapshot]:
+        """The finished runs, one for each seed."""
+        seeds: set[Any] = set()
+        runs = []
         for run in self.runs:
             seed = run.recipe.get("seed")
-            if run.finished and run.accuracy is not None and (seed is None or seed not in seen):
-                found.append(run)
-                seen.add(seed)
-        return found
+            if run.finished and run.accuracy is not None and (seed is None or seed not in seeds):
+                runs.append(run)
+                seeds.add(seed)
+        return runs
 
     @property
     def accuracies(self) -> list[float]:
@@ -56,12 +56,12 @@ class Group:
 
     @property
     def epsilon(self) -> float | None:
-        """The largest of those that are counted."""
+        """The largest epsilon of the counted runs."""
         return max((run.epsilon for run in self.counted if run.epsilon is not None), default=None)
 
     @property
     def deviation(self) -> float | None:
-        """The standard deviation from seed to seed."""
+        """The standard deviation between runs."""
         return statistics.stdev(self.accuracies) if len(self.accuracies) > 1 else None
 
 
@@ -78,12 +78,12 @@ class Comparison:
     holm: float = math.nan
 
 
-def groups(runs: Sequence[Run]) -> list[Group]:
-    """The runs by their settings, in the order in which they came, each with a name of its own."""
-    found: dict[str, list[Run]] = {}
+def groups(runs: Sequence[RunSnapshot]) -> list[Group]:
+    """The runs by their settings, in order of first appearance, each with a label."""
+    members_by_key: dict[str, list[RunSnapshot]] = {}
     for run in runs:
-        found.setdefault(_key(run), []).append(run)
-    unnamed = [Group(runs=tuple(members)) for members in found.values()]
+        members_by_key.setdefault(_key(run), []).append(run)
+    unnamed = [Group(runs=tuple(members)) for members in members_by_key.values()]
     recipes = [group.runs[0].recipe for group in unnamed]
     labels, series = _labels(recipes), _labels(recipes, leave_out=BUDGET)
     return [
@@ -94,23 +94,23 @@ def groups(runs: Sequence[Run]) -> list[Group]:
     ]
 
 
-def _key(run: Run) -> str:
-    """What decides the result; a run without a recipe is alone."""
+def _key(run: RunSnapshot) -> str:
+    """The settings that decide the result; a run without a recipe has a key of its own."""
     settings = {k: v for k, v in run.recipe.items() if k not in INCIDENTAL}
     return json.dumps(settings, sort_keys=True, default=str) if settings else f"run {run.name}"
 
 
 def _labels(recipes: Sequence[Any], leave_out: Iterable[str] = ()) -> list[str]:
-    """The rule, and those settings that tell groups apart."""
+    """The rule, and the settings that tell groups apart."""
     skipped = INCIDENTAL | {"rule", *leave_out}
     labels = [str(recipe.get("rule", "")) for recipe in recipes]
     for key in dict.fromkeys(k for recipe in recipes for k in recipe if k not in skipped):
-        told = [
+        longer = [
             label if recipe.get(key) is None else f"{label}, {key.replace('_', ' ')} {recipe[key]}"
             for label, recipe in zip(labels, recipes, strict=True)
         ]
-        if len(set(told)) > len(set(labels)):
-            labels = told
+        if len(set(longer)) > len(set(labels)):
+            labels = longer
     return [label.strip(", ") for label in labels]
 
 
@@ -123,12 +123,12 @@ def _rule(group: Group) -> tuple[Any, ...]:
     return tuple(group.runs[0].recipe.get(key) for key in RULE)
 
 
-def comparisons(found: Sequence[Group]) -> list[Comparison]:
-    """Welch's test for each two rules on the same task with two seeds or more each."""
-    fit = [group for group in found if len(group.accuracies) > 1]
+def comparisons(groups: Sequence[Group]) -> list[Comparison]:
+    """Welch's test for each pair of rules on the same task, with two runs or more each."""
+    repeated = [group for group in groups if len(group.accuracies) > 1]
     pairs = [
         (a, b)
-        for a, b in itertools.combinations(fit, 2)
+        for a, b in itertools.combinations(repeated, 2)
         if _task(a) == _task(b) and _rule(a) != _rule(b)
     ]
     return _corrected([_compared(a, b) for a, b in pairs])
@@ -142,13 +142,13 @@ def _compared(first: Group, second: Group) -> Comparison:
 
 
 def welch(a: Sequence[float], b: Sequence[float]) -> tuple[float, float, float]:
-    """The 95 % interval of the difference of means, and p; NaN where nothing varies."""
+    """The 95 % interval of the difference of means, and p; NaN if nothing varies."""
     from scipy import stats
 
     if statistics.variance(a) + statistics.variance(b) < 1e-18:  # no spread, no test
         return math.nan, math.nan, math.nan
     with warnings.catch_warnings():
-        # One of both may well be constant; the variance of the other is what counts then.
+        # One group may be constant; then the variance of the other one counts.
         warnings.filterwarnings("ignore", "Precision loss", RuntimeWarning)
         test: Any = stats.ttest_ind(a, b, equal_var=False)
     interval = test.confidence_interval(0.95)
@@ -156,7 +156,7 @@ def welch(a: Sequence[float], b: Sequence[float]) -> tuple[float, float, float]:
 
 
 def paired(a: Sequence[float], b: Sequence[float]) -> tuple[float, float, float]:
-    """As `welch`, for pairs such as runs that share their seed: what varies in both cancels."""
+    """As `welch`, for pairs such as runs with the same seed, whose common variation cancels."""
     from scipy import stats
 
     differences = [x - y for x, y in zip(a, b, strict=True)]
@@ -167,17 +167,17 @@ def paired(a: Sequence[float], b: Sequence[float]) -> tuple[float, float, float]
     return float(interval.low), float(interval.high), float(test.pvalue)
 
 
-def _corrected(found: Sequence[Comparison]) -> list[Comparison]:
-    """With Holm's p-values: the k-th smallest of m is multiplied by m - k + 1, and never falls."""
-    tested = sorted((c for c in found if not math.isnan(c.p)), key=lambda c: c.p)
+def _corrected(pairs: Sequence[Comparison]) -> list[Comparison]:
+    """Adds Holm's p-values: the k-th smallest of m is multiplied by m - k + 1, monotonically."""
+    tested = sorted((c for c in pairs if not math.isnan(c.p)), key=lambda c: c.p)
     largest, holm = 0.0, {}
     for place, comparison in enumerate(tested):
         largest = max(largest, min(1.0, (len(tested) - place) * comparison.p))
         holm[id(comparison)] = largest
-    return [dataclasses.replace(c, holm=holm.get(id(c), math.nan)) for c in found]
+    return [dataclasses.replace(c, holm=holm.get(id(c), math.nan)) for c in pairs]
 
 
-def common(runs: Iterable[Run], key: str) -> Any:
+def common(runs: Iterable[RunSnapshot], key: str) -> Any:
     """The value of a setting that all runs share, or None."""
     values = {json.dumps(run.recipe.get(key), default=str) for run in runs}
     return json.loads(values.pop()) if len(values) == 1 else None

@@ -1,4 +1,4 @@
-"""Small pictures inside the page: rows of values in 0..255 -> a PNG file in the image's address."""
+"""Small images inside the page: rows of values in 0..255 become a PNG file in a data URL."""
 
 import base64
 import struct
@@ -18,7 +18,7 @@ def thumbnail(pixels: Any, words: str) -> Html | None:
 
 
 def png(pixels: Any) -> bytes | None:
-    """The pixels as a PNG file, or None if they are none."""
+    """The pixels as a PNG file; None if they are not pixels."""
     try:
         rows = [[_colour(pixel) for pixel in row] for row in pixels]
         depth = len(rows[0][0])

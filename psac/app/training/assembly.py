@@ -1,9 +1,8 @@
-"""From a recipe and its data to a private run: device, model, optimizer, `make_private`.
+"""From a recipe and its records to a private run: device, model, optimizer, `make_private`.
 
-Guarantees: with a seed, initial weights and what the model draws in training are functions of it;
-without one they are drawn afresh; torch's own generator is left as it was.  `delta` None becomes
-1 / (10 * records).  The learning rate follows its schedule in every step, those on empty draws,
-which the loader takes, included.
+Guarantees: with a seed, initial weights and dropout are functions of it; without one they are
+random; the state of torch's global generator is restored.  `delta` None becomes 1 / (10 * records).
+The learning rate follows its schedule in every step, including steps on empty batches.
 """
 
 from __future__ import annotations
@@ -36,12 +35,12 @@ def device_of(recipe: Recipe) -> torch.device:
     except (RuntimeError, AssertionError) as error:
         raise ValueError(
             f"device '{recipe.device}' is not available here ({str(error).splitlines()[0]}). "
-            "Take 'auto' or 'cpu'."
+            "Use 'auto' or 'cpu'."
         ) from error
 
 
 def model_of(recipe: Recipe, splits: Splits, source: Path | None = None) -> nn.Module:
-    """A new model on the device of the records; `source` is the file of one of the user's own."""
+    """A new model on the device of the records; `source` is the file of your own network."""
     with seeded(recipe.seed):
         model = network(
             recipe.model,
@@ -62,7 +61,7 @@ def network(
     classes: int,
     settings: Mapping[str, Any],
 ) -> nn.Module:
-    """By its name, or by the function of the user's own."""
+    """The built-in network of this name, or the one that your own function returns."""
     if not own_model.is_own(model):
         return models.build(model, input_shape=input_shape, classes=classes, **settings)
     file = own_model.parts(model)[0] if source is None else source
@@ -71,7 +70,7 @@ def network(
 
 @contextlib.contextmanager
 def seeded(seed: int | None, device: torch.device | None = None) -> Iterator[None]:
-    """Within, torch's own generator starts from the seed, or afresh; then it is as it was."""
+    """Seeds torch's global generator within, randomly for None, and restores it afterwards."""
     devices = [device] if device is not None and device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices):
         if seed is None:
@@ -82,7 +81,7 @@ def seeded(seed: int | None, device: torch.device | None = None) -> Iterator[Non
 
 
 def seed_of_training(recipe: Recipe) -> int | None:
-    """For what the model draws while it is trained: not the stream of its initial weights."""
+    """The seed for dropout and the like, which must differ from that of the initial weights."""
     if recipe.seed is None:
         return None
     text = f"psac training {recipe.seed}".encode()
@@ -120,15 +119,15 @@ def _check_batch_size(recipe: Recipe, num_records: int) -> None:
     if recipe.batch_size > num_records:
         raise ValueError(
             f"batch_size is {recipe.batch_size}, but '{recipe.data}' has {num_records} records to "
-            "train on. Take a smaller one."
+            "train on. Use a smaller one."
         )
 
 
 def follow_schedule(recipe: Recipe, private: Private) -> None:
-    """Sets the learning rate now and after every step."""
+    """Applies the learning rate schedule now and after every step."""
 
     def set_rate(*_: Any) -> None:
-        # Steps that a lost process took are spent, too: the rate ends where it should.
+        # Lost steps count, too, so that the schedule ends where it should.
         progress = private.ledger.steps / private.planned_steps
         set_learning_rate(private.optimizer, recipe.schedule, recipe.learning_rate, progress)
 

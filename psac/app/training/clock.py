@@ -1,7 +1,7 @@
-"""The time of a run: all of its sessions, the lap between two lines, the time since a save.
+"""The time of a run: all its sessions, the time between two lines, the time since a save.
 
-How long steps took follows from how many records were drawn, which is private.  What may be
-published gets `public_seconds` and `minute`, which are rounded.
+The time of a step depends on the size of its batch, which is private.  `public_seconds` and
+`minute` are rounded, for what may be published.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import time
 
 
 def minute(seconds: float) -> float:
-    """A time of day, rounded."""
+    """A time of day, rounded to a minute."""
     return 60.0 * round(seconds / 60)
 
 
@@ -21,21 +21,21 @@ class Clock:
         self._samples = 0
 
     def add(self, seconds: float) -> None:
-        """Earlier sessions took so long."""
+        """Adds the time of earlier sessions."""
         self._earlier += seconds
 
     def seconds(self) -> float:
         return self._earlier + time.monotonic() - self._begun
 
     def public_seconds(self) -> float:
-        """With two digits, and no part of a second."""
+        """The time of the run with two digits, at least one second."""
         return max(1.0, float(f"{self.seconds():.1e}"))
 
     def count(self, samples: int) -> None:
         self._samples += samples
 
     def samples_per_second(self) -> float:
-        """In this lap."""
+        """The speed since `new_lap`."""
         return self._samples / max(time.monotonic() - self._lap, 1e-9)
 
     def new_lap(self) -> None:

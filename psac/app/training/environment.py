@@ -1,7 +1,7 @@
-"""Where a run ran: what must be the same for it to repeat bit by bit.
+"""The environment of a run: what must be equal to reproduce it bit by bit.
 
-Versions, platform, number of processors and threads, command, device, date.  Nothing of the data,
-and no name or path of the machine or its user beyond what the user typed.
+Versions, platform, number of processors and threads, command, device, date.  It holds nothing of
+the data, and no names or paths of the machine or its user besides those in the command.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ def environment(*, seed: int | None, device: torch.device) -> dict[str, Any]:
 
 
 def command(arguments: Sequence[str], typed: Sequence[str]) -> str:
-    """What to type to run it again, from `sys.argv` and `sys.orig_argv`.
+    """The command of this process, from `sys.argv` and `sys.orig_argv`.
 
-    An installed command goes by its name, wherever it is; `python -m psac` is `psac`.
+    An installed command is called by its name without a path; `python -m psac` is `psac`.
 
-    >>> command(["/home/me/.venv/bin/psac", "train", "my recipe.toml"], [])
+    >>> command(["/opt/venv/bin/psac", "train", "my recipe.toml"], [])
     "psac train 'my recipe.toml'"
     >>> command(["mine.py", "3"], ["/usr/bin/python3", "mine.py", "3"])
     'python mine.py 3'

@@ -1,13 +1,12 @@
-"""What a model is trained for, and how good it is on records that it was not trained on.
+"""The loss that a model is trained with, and its accuracy on other records.
 
 A record has one class (labels are int64 of shape [n]) or several (float32, 0 or 1, of shape
-[n, classes]).  One class: the loss is the cross-entropy.  Several: each class is a question of its
-own, the loss is the mean of their binary cross-entropies, and accuracy the share of right answers.
+[n, classes]).  With one class, the loss is the cross-entropy.  With several, it is the mean of the
+binary cross-entropies of the classes, and the accuracy is the share of correct labels.
 
 Guarantees: `accuracy` and `loss` are means over all records, whatever the batch size; row i, column
-j of `confusion` counts records of class i taken for class j; ties and NaN go to the first class
-that torch picks.  Nothing here is noisy: on private records the results are NOT private, and
-whether they are is known to the caller (`Splits.public`).
+j of `confusion` counts records of class i that were predicted as class j.  There is no noise: on
+private records, the results are NOT private (`Splits.public`).
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from psac.app.training.records import Records
+from psac.app.training.in_memory import Records
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -42,7 +41,7 @@ class Evaluation:
 
     @property
     def constant_accuracy(self) -> float:
-        """Of the best answer that does not look at the record: the most frequent class."""
+        """The accuracy of always predicting the most frequent class."""
         return float(torch.bincount(self.labels).max()) / len(self.labels)
 
     def confusion(self) -> list[list[int]]:
@@ -59,7 +58,7 @@ class Evaluation:
         return [row[k] / sum(row) if sum(row) else None for k, row in enumerate(rows)]
 
     def mistakes(self, limit: int) -> list[dict[str, Any]]:
-        """The wrong predictions of which the model was most sure; records count from 1."""
+        """The wrong predictions with the highest confidence; records are numbered from 1."""
         wrong = torch.nonzero(self.predictions != self.labels).flatten()
         order = torch.argsort(self.confidences[wrong], descending=True, stable=True)[:limit]
         return [
@@ -75,7 +74,7 @@ class Evaluation:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SeveralLabels:
-    """Of records with several classes: a row per record, a column per class."""
+    """For records with several classes: a row per record, a column per class."""
 
     labels: Tensor
     predictions: Tensor
@@ -83,7 +82,7 @@ class SeveralLabels:
 
     @property
     def accuracy(self) -> float:
-        return float(self._right.mean())
+        return float(self._correct.mean())
 
     @property
     def loss(self) -> float:
@@ -91,22 +90,22 @@ class SeveralLabels:
 
     @property
     def constant_accuracy(self) -> float:
-        """Of the best answers that do not look at the record: the more frequent one per class."""
+        """The accuracy of always predicting the more frequent value of each class."""
         share = self.labels.double().mean(0)
         return float(torch.maximum(share, 1 - share).mean())
 
     @property
-    def _right(self) -> Tensor:
+    def _correct(self) -> Tensor:
         return (self.predictions == self.labels).double()
 
     def confusion(self) -> None:
-        """No class is taken for another."""
+        """None, as no class is confused with another."""
 
     def per_class_accuracy(self) -> list[float | None]:
-        return self._right.mean(0).tolist()
+        return self._correct.mean(0).tolist()
 
     def mistakes(self, limit: int) -> list[dict[str, Any]]:
-        """None are shown: few records are right in every class."""
+        """Empty, as hardly any record is correct in every class."""
         return []
 
 
@@ -130,7 +129,7 @@ def losses_of(scores: Tensor, labels: Tensor) -> Tensor:
 def evaluate(
     model: nn.Module, records: Records, *, classes: int, batch_size: int
 ) -> Evaluation | SeveralLabels:
-    """The model, in evaluation mode, on all records; it is left in the mode that it was in."""
+    """Evaluates the model on all records; its training mode is restored."""
     training, parts = model.training, []
     model.eval()
     for inputs, labels in records.loader(batch_size):

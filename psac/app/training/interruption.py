@@ -1,11 +1,10 @@
-"""Ctrl-C between steps, not within one.
+"""Handles Ctrl-C between steps instead of within one.
 
-A KeyboardInterrupt can strike between the release of a gradient and the optimizer's step, and what
-is saved then is no state that the run was ever in.  So within `Interruption` the first Ctrl-C, or
-the request of a scheduler to end (SIGTERM, or SIGUSR1 where there is one), only sets `requested`,
-and the trainer looks at it after each step.  The second one is a KeyboardInterrupt at once: the
-last checkpoint stays valid.  Signals that the program handles itself, and threads other than the
-main one, are left alone.
+A KeyboardInterrupt between the release of a gradient and the step of the optimizer would save a
+state that the run was never in.  Within `Interruption`, the first Ctrl-C, SIGTERM or SIGUSR1 only
+sets `requested`, which the trainer checks after each step.  The second one raises KeyboardInterrupt
+at once; the last checkpoint stays valid.  Signals that the program handles itself, and threads
+other than the main one, are left alone.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ if sys.platform != "win32":
 
 
 class Stopped(KeyboardInterrupt):
-    """By the signal of this number."""
+    """Stopped by the signal of this number."""
 
     def __init__(self, message: str, number: int = signal.SIGINT) -> None:
         self.number = number
@@ -39,7 +38,7 @@ class Interrupted(Stopped):
     def __init__(self, folder: str | os.PathLike[str], number: int = signal.SIGINT) -> None:
         self.folder = folder
         super().__init__(
-            f"training was interrupted and is saved in {folder}. To go on where it stopped: "
+            f"training was interrupted and saved in {folder}. To continue: "
             "psac.training.train(recipe, folder, resume=True), with the same recipe.",
             number,
         )
@@ -48,7 +47,7 @@ class Interrupted(Stopped):
 class Interruption:
     def __init__(self) -> None:
         self.requested = False
-        self.number: int = signal.SIGINT  # of the signal that was the request
+        self.number: int = signal.SIGINT  # of the signal
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Interruption:

@@ -1,22 +1,21 @@
-"""Many runs, several at a time, each in a process of its own.
+"""Trains many runs, several at a time, each in its own process.
 
     outcomes = train_many([Job(recipe, "runs/first"), Job(other, "runs/second")], processes=2)
 
 Guarantees:
 
-- The folder of a job ends as `psac.training.train` leaves it.  A finished one is left as it is, a
-  half-finished one goes on: calling this again with the same jobs does what is missing.
-- A run that fails, or whose process dies, is reported; the others go on.
-- Ctrl-C, or SIGTERM, ends every run after the step at hand, saved, and raises KeyboardInterrupt;
-  a second one kills them, and what their checkpoints hold stays.  If this process is killed, its
-  children end by themselves.
-- Processes are children in the same process group, and have one thread each when they are several.
+- A folder ends up as `psac.training.train` would leave it.  Finished runs are skipped and
+  interrupted ones are resumed, so calling this again with the same jobs does what is missing.
+- A run that fails, or whose process dies, is reported; the other runs continue.
+- Ctrl-C or SIGTERM stops every run after its current step, saves it, and raises KeyboardInterrupt.
+  A second one kills the runs; their checkpoints stay valid.  If this process is killed, its
+  children stop by themselves.
+- If several processes run at a time, each has one thread.
 
-For small networks that is the fastest: on 2 busy cores, two runs of the MNIST CNN with one thread
-each took a quarter to a seventh of the time of one after the other with two threads, because a
-thread that waits for its descheduled twin waits in vain.  `watch(job, line)` is told, in the
-calling thread, every line of metrics.jsonl as it is written (metrics.py) and three more kinds:
-`found` for a run that was finished before, `failed` with a `message`, `stopped`.
+For small networks one thread each is fastest: on 2 busy cores, two runs of the MNIST CNN at a time
+took a quarter to a seventh of the time of one after the other with two threads.
+`watch(job, line)` is called in this thread for every line of metrics.jsonl, and for lines of kind
+`already_finished`, `failed` with a `message`, and `stopped`.
 """
 
 from __future__ import annotations
@@ -36,17 +35,18 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import IO, Any, cast
 
+from psac.app.checks import whole
 from psac.app.training.interruption import Interruption, Stopped
 from psac.app.training.recipe import Recipe
 from psac.app.training.run import Run
 
-# Ctrl-C in a terminal, and whoever ends a process group, reach the children, too: only this process
-# ends them, so that they are asked once.
+# Ctrl-C in a terminal also reaches the children.  They ignore it, so that only this process stops
+# them, and only once.
 CHILD = """
 import signal
 for number in (signal.SIGINT, signal.SIGTERM):
     signal.signal(number, signal.SIG_IGN)
-from psac.app.training.child import main
+from psac.app.training.many_child import main
 main()
 """
 STOP = signal.SIGTERM if sys.platform == "win32" else signal.SIGUSR1
@@ -55,7 +55,7 @@ POLL_SECONDS = 0.2
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """A run to be made in this folder."""
+    """A run to train in this folder."""
 
     recipe: Recipe
     folder: Path
@@ -63,7 +63,7 @@ class Job:
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """`error` is None if the run is finished."""
+    """`error` is None if the run finished."""
 
     job: Job
     error: str | None = None
@@ -83,39 +83,38 @@ def train_many(
     threads: int | None = None,
     watch: Watch = lambda job, line: None,
 ) -> list[Outcome]:
-    """Trains all jobs and returns what became of them, in their order.
+    """Trains all jobs and returns their outcomes, in order.
 
     `threads` is the number of torch's threads in each process; None is 1, or torch's own choice
     for a single process.
     """
     jobs = list(jobs)
     _refuse_shared_folders(jobs)
-    if processes < 1:
-        raise ValueError(f"processes is {processes}: it must be 1 or above.")
-    crew = _Crew(threads or (1 if processes > 1 else None), watch)
+    whole("processes", processes, 1)
+    pool = _Pool(threads or (1 if processes > 1 else None), watch)
     with Interruption() as interruption:
         try:
-            crew.work(jobs, processes, interruption)
+            pool.work(jobs, processes, interruption)
         finally:
-            crew.kill()
+            pool.kill()
     if interruption.requested:
         raise Stopped(
             f"{sum(Run(job.folder).finished for job in jobs)} of {len(jobs)} runs are finished. "
-            "The others are saved, as far as they came.",
+            "The others are saved.",
             interruption.number,
         )
-    return [crew.outcomes[job.folder] for job in jobs]
+    return [pool.outcomes[job.folder] for job in jobs]
 
 
 def _refuse_shared_folders(jobs: Sequence[Job]) -> None:
     counts = collections.Counter(Path(job.folder).absolute() for job in jobs)
     for folder, count in counts.items():
         if count > 1:
-            raise ValueError(f"{count} jobs have the folder {folder}: give each its own.")
+            raise ValueError(f"{count} jobs have the folder {folder}. Each needs its own.")
 
 
-class _Crew:
-    """The children at work, and what became of the others."""
+class _Pool:
+    """The running children, and the outcomes of the finished ones."""
 
     def __init__(self, threads: int | None, watch: Watch) -> None:
         self.outcomes: dict[Path, Outcome] = {}
@@ -124,28 +123,28 @@ class _Crew:
         self._lines: queue.SimpleQueue[tuple[_Child, dict[str, Any] | None]] = queue.SimpleQueue()
 
     def work(self, jobs: Sequence[Job], processes: int, interruption: Interruption) -> None:
-        waiting, told_to_stop = collections.deque(jobs), False
+        waiting, stopping = collections.deque(jobs), False
         while self._children or (waiting and not interruption.requested):
-            if interruption.requested and not told_to_stop:
-                told_to_stop = True
+            if interruption.requested and not stopping:
+                stopping = True
                 for child in self._children:
                     child.stop()
             while waiting and len(self._children) < processes and not interruption.requested:
-                self._begin(waiting.popleft())
+                self._start(waiting.popleft())
             try:
                 child, line = self._lines.get(timeout=POLL_SECONDS)
             except queue.Empty:
                 continue
-            self._hear(child, line)
+            self._handle(child, line)
 
-    def _begin(self, job: Job) -> None:
+    def _start(self, job: Job) -> None:
         run = Run(job.folder)
         if run.finished and not run.recipe().differences(job.recipe):
-            self._end(job, {"kind": "found"}, None)
+            self._end(job, {"kind": "already_finished"}, None)
         else:
             self._children[_Child(job, self._threads, self._lines)] = job
 
-    def _hear(self, child: _Child, line: dict[str, Any] | None) -> None:
+    def _handle(self, child: _Child, line: dict[str, Any] | None) -> None:
         job = self._children[child]
         if line is not None and line["kind"] != "failed":
             self._watch(job, line)
@@ -173,12 +172,12 @@ class _Crew:
 
 
 class _Child:
-    """A process that trains one job and tells of it, line by line."""
+    """A process that trains one job and reports it line by line."""
 
     def __init__(self, job: Job, threads: int | None, lines: queue.SimpleQueue) -> None:
         self.failure: str | None = None
         self.stopped = False
-        self._last_words = ""
+        self._error_output = ""
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (the reader closes it)
         self.process = subprocess.Popen(
             [sys.executable, "-c", CHILD],
@@ -189,9 +188,9 @@ class _Child:
             encoding="utf-8",
         )
         settings = dataclasses.asdict(job.recipe)
-        order = {"recipe": settings, "folder": str(job.folder), "threads": threads}
+        message = {"recipe": settings, "folder": str(job.folder), "threads": threads}
         with contextlib.suppress(BrokenPipeError), cast(IO, self.process.stdin) as pipe:
-            json.dump(order, pipe)
+            json.dump(message, pipe)
         threading.Thread(target=self._read, args=(lines,), daemon=True).start()
 
     def _read(self, lines: queue.SimpleQueue) -> None:
@@ -200,24 +199,26 @@ class _Child:
                 lines.put((self, json.loads(line)))
             self.process.wait()
             self._errors.seek(0)
-            self._last_words = self._errors.read().decode(errors="replace").strip()
+            self._error_output = self._errors.read().decode(errors="replace").strip()
         lines.put((self, None))
 
     def stop(self) -> None:
-        """After the step at hand."""
+        """Stops the run after its current step."""
         self.stopped = True
         self.process.send_signal(STOP)
 
     def error(self) -> str | None:
-        """Why the run is not finished; None if it is."""
+        """Why the run did not finish; None if it did."""
         if self.failure is None and self.process.returncode == 0:
             return None
-        last = self._last_words.splitlines()[-3:]
-        return self.failure or "\n".join([f"it ended with {self.process.returncode}", *last])
+        last = self._error_output.splitlines()[-3:]
+        return self.failure or "\n".join(
+            [f"the process ended with exit code {self.process.returncode}", *last]
+        )
 
 
 def _environment(threads: int | None) -> dict[str, str]:
-    """That of this process, and where this very psac is."""
+    """The environment of this process, with the path of this psac."""
     import psac
 
     places = [str(Path(psac.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]

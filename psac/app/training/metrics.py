@@ -1,17 +1,17 @@
-"""The story of a run, one JSON object a line, written while it happens.
+"""The log of a run: metrics.jsonl, one JSON object per line, written during training.
 
-    start       what was planned; one for each time that the run was started or resumed
-    step        a logged step, at most about 400 of them
+    start       the plan; one line each time the run was started or resumed
+    step        a logged step, about 400 of them at most
     evaluation  after every epoch
-    warning     a `PrivacyWarning`, in full: for the owner of the run
+    warning     the text of a `PrivacyWarning`, for the owner of the run
     end         the last line of a finished run
 
-Guarantees: a line is whole or, after a kill, the last one and dropped on resuming; a resumed run
-first drops what was written after its checkpoint, warnings excepted, so that no step is told twice.
-Numbers that are not finite, for which JSON has no word, are null: an `epsilon` of null is infinite.
-Lines that hold values of private records without noise say `"private": false`; the others tell the
-time in minutes, because the time of a step tells how many records were drawn.  Results on records
-that somebody called public say `"public": true`.
+Guarantees: only the last line can be torn, by a kill, and it is dropped on resuming; a resumed run
+first drops the lines after its checkpoint, except warnings, so that no step is logged twice.
+Numbers that are not finite become null, so an `epsilon` of null is infinite.  Lines with values of
+private records without noise say `"private": false`; all other lines round the time to minutes,
+because the time of a step depends on the size of its batch.  Results on public records say
+`"public": true`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class MetricsLog:
         self.warnings = {line["text"] for line in read(path) if line["kind"] == "warning"}
 
     def write(self, kind: str, **values: Any) -> dict[str, Any]:
-        """Writes one line and returns what it says."""
+        """Writes one line and returns its content."""
         now = time.time() if values.get("private") is False else minute(time.time())
         line = plain({"kind": kind, "time": now, **values})
         with open(self.path, "a", encoding="utf-8") as file:
@@ -48,7 +48,7 @@ class MetricsLog:
             self.write("warning", step=step, text=text)
 
     def rewind(self, step: int) -> None:
-        """Drops what was written after this step, and the end; a warning stays."""
+        """Drops the lines after this step and the end line; warnings stay."""
         lines = [
             line
             for line in read(self.path)
@@ -59,15 +59,35 @@ class MetricsLog:
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """The whole lines of the file; none if there is no file."""
+    """The lines of the file, without a torn last one; none if there is no file."""
     if not path.exists():
         return []
-    *whole, _ = path.read_text(encoding="utf-8").split("\n")  # what follows the last \n is torn
-    return [json.loads(line) for line in whole]
+    text = path.read_text(encoding="utf-8")
+    lines, damaged = parse(text[: text.rfind("\n") + 1])  # a torn last line was never counted
+    if damaged:
+        raise ValueError(
+            f"{path} is damaged in line {', '.join(map(str, damaged[:5]))}. Restore it from a copy."
+        )
+    return lines
+
+
+def parse(text: str) -> tuple[list[dict[str, Any]], list[int]]:
+    """The lines that hold an object, and the numbers of the lines that do not."""
+    lines, damaged = [], []
+    for number, line in enumerate(text.splitlines(), start=1):
+        try:
+            value = json.loads(line)
+        except ValueError:
+            value = None
+        if isinstance(value, dict):
+            lines.append(value)
+        else:
+            damaged.append(number)
+    return lines, damaged
 
 
 def plain(tree: Any) -> Any:
-    """The tree with null for numbers that are not finite."""
+    """The tree with None for numbers that are not finite."""
     if isinstance(tree, dict):
         return {key: plain(value) for key, value in tree.items()}
     if isinstance(tree, (list, tuple)):

@@ -1,8 +1,8 @@
-"""Who watches a run: a progress bar, a test, a notebook.
+"""Observers of a run: a progress bar, a test, a notebook.
 
-Each method gets the very line that is written to metrics.jsonl (see metrics.py), after it was
-written; `stepped` for the logged steps alone.  A line with `"private": false` holds values of
-private records without noise.  An observer cannot change the run; what it raises ends it.
+Each method gets a line of metrics.jsonl (metrics.py) after it was written; `stepped` gets logged
+steps only.  A line with `"private": false` holds values of private records without noise.  An
+observer cannot change the run; an exception that it raises ends the run.
 """
 
 from __future__ import annotations
@@ -21,19 +21,15 @@ class Observer(Protocol):
 
 
 class Silent:
-    """Watches nothing."""
+    """An observer that does nothing."""
 
-    def started(self, info: dict[str, Any]) -> None: ...
+    def _ignore(self, info: dict[str, Any]) -> None: ...
 
-    def stepped(self, info: dict[str, Any]) -> None: ...
-
-    def evaluated(self, info: dict[str, Any]) -> None: ...
-
-    def ended(self, info: dict[str, Any]) -> None: ...
+    started = stepped = evaluated = ended = _ignore
 
 
 class Together:
-    """Several observers, told one after the other."""
+    """Several observers, called one after the other."""
 
     def __init__(self, *observers: Observer) -> None:
         self._observers = observers

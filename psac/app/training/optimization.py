@@ -5,8 +5,8 @@
     linear     lr * (1 - progress)
 
 `progress` is the spent share of the planned steps, from 0 to below 1.  The rate is a function of it
-alone, so a resumed run has no state of a schedule to restore.  Optimizers are those of torch: what
-they see is private already, and so is all that they do with it.
+alone, so a schedule has no state.  The optimizers are those of torch: their input is already
+private, so everything they compute from it is.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SCHEDULES: dict[str, Callable[[float], float]] = {
 def optimizer_for(
     model: nn.Module, name: str, *, learning_rate: float, momentum: float, weight_decay: float
 ) -> torch.optim.Optimizer:
-    """`momentum` is for sgd; the others have one of their own."""
+    """A new optimizer; `momentum` is for sgd only."""
     settings: dict[str, Any] = {"lr": learning_rate, "weight_decay": weight_decay}
     if name == "sgd":
         settings["momentum"] = momentum

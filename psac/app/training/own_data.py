@@ -1,15 +1,14 @@
-"""The user's own data by a path.
+"""Your own data by path.
 
     mine.csv, .tsv, .parquet, .npz         one table or two arrays: all of it is for training
     mine/<class>/*.png                     a folder for each class: likewise
     mine/train.csv  mine/test.csv          both splits, of any of these kinds
     mine/train/<class>/*.png  mine/test/<class>/*.png
 
-How a kind is read is said in `psac.data`; the recipe's `data_settings` are its settings, such as
-`label` for a table.  Ranges and categories that are to be released with noise cost `privacy_share`
-of the recipe's budget.  Guarantees: a test record has the number of its class in the training data,
-by the name of the class, and its columns, if it has any, are those of the training data by their
-names; where that cannot be, and where inputs differ in shape, it is refused.
+`psac.data` has a reader for each kind; `data_settings` of the recipe are its arguments, such as
+`label` for a table.  Releasing ranges and categories with noise costs `privacy_share` of the
+budget.  Guarantees: test records have the classes and the columns of the training records, matched
+by name; records that do not fit are refused.
 """
 
 from __future__ import annotations
@@ -19,14 +18,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
-from torch import Tensor
-
-from psac.app.data.columns import Columns
-from psac.app.data.reading import table_of
-from psac.app.data.released import Budget
-from psac.app.data.schema import KEYS, schema_of
-from psac.app.training.recipe import Recipe, did_you_mean
+from psac.app.checks import number, unknown
+from psac.app.data.records import AnyRecords, TensorRecords
+from psac.app.data.tables.columns import Columns
+from psac.app.data.tables.private_release import Budget
+from psac.app.data.tables.reader import table_of
+from psac.app.data.tables.schema import KEYS, schema_of
+from psac.app.training.recipe import Recipe
 
 Split = Literal["train", "test"]
 TABLES = (".csv", ".tsv", ".parquet")
@@ -39,11 +37,11 @@ def load_own(
     split: Split,
     columns: Columns | None = None,
     classes: Sequence[str] | None = None,
-) -> Any:
-    """The split of the data at the recipe's path.
+) -> AnyRecords:
+    """The split of the data at the path of the recipe.
 
-    For a test, `columns` and `classes` are those of the training data; `columns` may also be those
-    that a run began with.
+    For test records, `columns` and `classes` are those of the training records.  For training
+    records, `columns` are those that a resumed run has already released.
     """
     path, settings = Path(recipe.data).expanduser(), recipe.data_settings
     place = _place(path, split)
@@ -51,47 +49,47 @@ def load_own(
         return _refuse_one_class(_read(place, settings, recipe, columns), place, settings)
     if (place.suffix in TABLES) != (columns is not None):
         raise ValueError(
-            f"{place} and the training data in {_place(path, 'train')} are of two kinds: a table "
-            "has names for its columns, arrays have none. Make them alike."
+            f"{place} and the training data in {_place(path, 'train')} are of different kinds: "
+            "only one of them is a table. Use the same kind for both."
         )
-    known = settings if columns is None else {**settings, "classes": classes}
-    return _read(place, known, recipe, columns)
+    return _read(place, {**settings, "classes": classes}, recipe, columns)
 
 
 def _place(path: Path, split: Split) -> Path:
-    """Where the split is."""
+    """The file or folder of the split."""
     if path.is_dir():
-        found = [path / f"{split}{ending}" for ending in (*ENDINGS, "")]
-        there = [place for place in found if place.exists()]
-        if there:
-            return there[0]
+        places = [path / f"{split}{ending}" for ending in (*ENDINGS, "")]
+        if existing := [place for place in places if place.exists()]:
+            return existing[0]
     if split == "test":
         kinds = ", ".join(f"test{ending}" for ending in ENDINGS)
         where = (
             f"{path} has no test split: that would be {path}/test, or {kinds} in it, beside one "
             "for training"
             if path.is_dir()
-            else f"{path} is one file, all of it for training: it has no test split. For one, "
-            f"make a folder with train{path.suffix} and test{path.suffix} in it"
+            else f"{path} is a single file, so all of it is for training. For a test split, make a "
+            f"folder with train{path.suffix} and test{path.suffix} in it"
         )
         raise ValueError(
-            f"{where}. Or hold out a part of it for evaluation, which then stays private: "
+            f"{where}. Or hold out a part of the records for evaluation, which stays private: "
             "validation_fraction = 0.1."
         )
     return path
 
 
-def _read(place: Path, settings: Mapping[str, Any], recipe: Recipe, columns: Columns | None) -> Any:
-    reader, given = _reader(place), dict(settings)
+def _read(
+    place: Path, settings: Mapping[str, Any], recipe: Recipe, columns: Columns | None
+) -> AnyRecords:
+    reader, arguments = _reader(place), dict(settings)
     _check_settings(place, reader, settings)
     source: Any = place
     if place.suffix in TABLES:
-        given.pop(SHARE, None)
-        source, given["columns"] = table_of(place), columns
+        arguments.pop(SHARE, None)
+        source, arguments["columns"] = table_of(place), columns
         if columns is None and asks_for_noise(recipe):
-            given["budget"] = _budget(recipe, source.num_records)
+            arguments["budget"] = _budget(recipe, source.num_records)
     try:
-        return reader(source, **given)
+        return reader(source, **arguments)
     except TypeError as error:
         raise ValueError(
             f"{place} cannot be read with data_settings {dict(settings)}: {error}."
@@ -99,31 +97,30 @@ def _read(place: Path, settings: Mapping[str, Any], recipe: Recipe, columns: Col
 
 
 def asks_for_noise(recipe: Recipe) -> bool:
-    """Whether ranges or categories are to be released with noise."""
+    """Whether ranges or categories of the table are to be released with noise."""
     settings = recipe.data_settings
     return schema_of({key: settings[key] for key in KEYS if key in settings}).asks_for_noise
 
 
 def _budget(recipe: Recipe, num_records: int) -> Budget:
-    """The stated share of what the run may cost."""
+    """The stated share of the budget of the run."""
     share = recipe.data_settings.get(SHARE)
     if share is None:
         raise ValueError(
-            "a range or categories are to be released with noise, which costs privacy: say what "
-            f"share of the budget, such as {SHARE} = 0.2 in data_settings."
+            "releasing ranges or categories with noise costs privacy. State the share of the "
+            f"budget, such as {SHARE} = 0.2 in data_settings."
         )
-    if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share < 1:
-        raise ValueError(f"{SHARE} is {share!r}: it must be a number above 0 and below 1.")
     if recipe.epsilon is None:
         raise ValueError(
-            f"{SHARE} is a share of epsilon, but the recipe gives noise_multiplier. Give epsilon, "
-            "or state ranges and categories."
+            f"{SHARE} is a share of epsilon, but the recipe has noise_multiplier. Set epsilon "
+            "instead, or state ranges and categories."
         )
+    share = number(SHARE, share, "above 0 and below 1")
     delta = 1 / (10 * num_records) if recipe.delta is None else recipe.delta
     return Budget(epsilon=share * recipe.epsilon, delta=share * delta, seed=recipe.seed)
 
 
-def _reader(place: Path) -> Callable[..., Any]:
+def _reader(place: Path) -> Callable[..., AnyRecords]:
     from psac.app import data
 
     readers = {**dict.fromkeys(TABLES, data.from_table), ".npz": data.from_npz}
@@ -132,8 +129,8 @@ def _reader(place: Path) -> Callable[..., Any]:
     if place.suffix in readers:
         return readers[place.suffix]
     raise ValueError(
-        f"{place} is of no kind that can be read: give a folder of images by class, or a file "
-        f"that ends in {', '.join(ENDINGS)}."
+        f"{place} cannot be read. Pass a folder of images by class, or a file that ends in "
+        f"{', '.join(ENDINGS)}."
     )
 
 
@@ -143,44 +140,27 @@ def _check_settings(place: Path, reader: Callable[..., Any], settings: Mapping[s
         known = sorted([*KEYS, "schema", SHARE])
     for name in settings:
         if name not in known:
-            raise ValueError(
-                f"data setting '{name}' is unknown for {place}. Known: "
-                f"{', '.join(known) or 'none'}.{did_you_mean(name, known)}"
-            )
+            raise ValueError(f"{place}: {unknown('data setting', name, known)}")
     if place.suffix in TABLES and "label" not in settings:
         raise ValueError(
-            f"{place} is a table: give --label, or label in data_settings, the column of the "
-            f"classes. It has: {', '.join(table_of(place).columns)}."
+            f"{place} is a table: state the column of its classes by --label, or label in "
+            f"data_settings. Its columns: {', '.join(table_of(place).columns)}."
         )
 
 
-def _refuse_one_class(records: Any, place: Path, settings: Mapping[str, Any]) -> Any:
-    """Training records, if there is something to tell apart."""
+def _refuse_one_class(records: AnyRecords, place: Path, settings: Mapping[str, Any]) -> AnyRecords:
+    """The records; raises if there is only one class."""
     if len(records.classes) != 1:
         return records
     if place.is_dir():
         where = f"are in the folder '{records.classes[0]}'"
     elif place.suffix in TABLES:
         where = f"have the class '{records.classes[0]}' in the column '{settings['label']}'"
-    elif records.tensors[1].ndim == 2:
+    elif isinstance(records, TensorRecords) and records.tensors[1].ndim == 2:
         raise ValueError(
-            f"{place}: y has one column, that is one class which a record has or has not. For two "
-            "classes, store y[:, 0]."
+            f"{place}: y has one column, so a record has its class or not. For two classes, store "
+            "y[:, 0]."
         )
     else:
         where = f"have the class {records.classes[0]} in y"
-    raise ValueError(f"{place}: all records {where}. There must be two classes or more to learn.")
-
-
-def renumbered(labels: Tensor, theirs: tuple[str, ...], own: tuple[str, ...], name: str) -> Tensor:
-    """Labels that count the classes `theirs`, as labels that count `own`."""
-    if theirs == own:
-        return labels
-    unknown = [theirs[k] for k in labels.unique().tolist() if theirs[k] not in own]
-    if unknown:
-        raise ValueError(
-            f"data '{name}': the test records have the class '{unknown[0]}', the training records "
-            f"only {', '.join(own)}."
-        )
-    numbers = [own.index(label) if label in own else -1 for label in theirs]
-    return torch.tensor(numbers)[labels]
+    raise ValueError(f"{place}: all records {where}. Training needs two classes or more.")

@@ -1,15 +1,15 @@
-"""A network of the user's own in a recipe: `model = "my_model.py:build"`.
+"""Your own network in a recipe: `model = "my_model.py:build"`.
 
-The function is called with those of `input_shape` and `classes` that it takes, by name, and with
-the recipe's `model_settings`.  It returns the network, which maps inputs [n, *input_shape] to
-scores [n, classes]; or a tuple that begins with it, as `psac check` takes it.  Guarantees:
+The function is called by keyword with `input_shape` and `classes`, if it takes them, and with the
+`model_settings` of the recipe.  It returns the network, which maps inputs [n, *input_shape] to
+scores [n, classes], or a tuple that begins with it, as for `psac check`.  Guarantees:
 
-- A run keeps the file as `model.py` beside its other files and its SHA-256 in environment.json, so
-  that it can go on, be reported and predict where the file is no more.  What that file imports
-  from files beside it is not kept.
-- A run goes on, and its model is built, only with the very file that it was started with.
+- A run copies the file to `model.py` and writes its SHA-256 to environment.json, so that it can be
+  resumed, reported and used for predictions without the original.  Files that it imports are not
+  copied.
+- A run is resumed, and its model is built, only from the file that it was started with.
 
-The file is executed: build models of run folders only that you trust as you trust code.
+The file is executed: build models only from run folders that you trust like code.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from typing import Any
 from torch import nn
 
 FORM = "FILE.py:FUNCTION"
-GIVEN = ("input_shape", "classes")
+ARGUMENTS = ("input_shape", "classes")
 
 
 def is_own(model: str) -> bool:
-    """Whether the name of a model is that of a function in a file.
+    """Whether the model is a function in a file.
 
     >>> is_own("my_model.py:build"), is_own("cnn"), is_own("my_model.py")
     (True, False, False)
@@ -53,8 +53,8 @@ def executed(path: Path) -> Any:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module  # classes in it look it up by its name
-    sys.path.insert(0, str(path.parent.resolve()))  # for what lies beside it
+    sys.modules[path.stem] = module  # its classes look it up by name
+    sys.path.insert(0, str(path.parent.resolve()))  # for imports of files beside it
     spec.loader.exec_module(module)
     return module
 
@@ -73,7 +73,7 @@ def _own(value: Any, module: Any) -> bool:
 
 
 def needed(function: Callable[..., Any]) -> list[str]:
-    """The arguments that it cannot be called without."""
+    """The names of its required arguments."""
     kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     return [
         each.name
@@ -90,7 +90,7 @@ def build(
     classes: int,
     settings: Mapping[str, Any],
 ) -> nn.Module:
-    """The network that the function of `model` returns, as it stands in `source`."""
+    """The network that the function of `model` returns, as defined in `source`."""
     _, name = parts(model)
     function = function_in(executed(source), name, str(source))
     taken = inspect.signature(function).parameters
@@ -100,15 +100,15 @@ def build(
     unknown = [key for key in settings if key not in taken and not _takes_any(taken)]
     if missing or unknown:
         raise ValueError(
-            f"model '{model}' takes {', '.join(taken) or 'no arguments'}, and is given "
-            f"{', '.join(arguments) or 'none'}. A function may take {' and '.join(GIVEN)}; all "
-            "else that it needs are model_settings of the recipe (--model-settings NAME=VALUE)."
+            f"model '{model}' takes {', '.join(taken) or 'no arguments'}, but would get "
+            f"{', '.join(arguments) or 'none'}. A function may take {' and '.join(ARGUMENTS)}; its "
+            "other arguments are model_settings of the recipe (--model-settings NAME=VALUE)."
         )
     returned = function(**arguments)
     network = returned[0] if isinstance(returned, tuple) and returned else returned
     if not isinstance(network, nn.Module):
         raise TypeError(
-            f"model '{model}' returned a {type(network).__name__}: it must return a "
+            f"model '{model}' returned a {type(network).__name__}. It must return a "
             "torch.nn.Module that maps inputs [n, *input_shape] to scores [n, classes]."
         )
     return network

@@ -1,17 +1,15 @@
-"""What a trained model says of records that it has not met.
+"""Predictions of a trained model for new records.
 
     for row in predictions(Run("runs/first"), [Path("shoe.png"), Path("more.npz")]): ...
 
-Inputs are made as those of the training data were: pictures get the size and the channels of the
-model's input, columns of a table the ranges and categories that the model keeps.  Columns are found
-by their names, in any order; a missing one is refused, and other ones are carried through, so that
-answers can be joined to what they belong to.  An .npz needs `x` alone, a table no column of labels.
-A category that the model does not know counts as none, and a warning says how many there are.
-Guarantees: a row for each record, in order, numbered from 1 in each file (the line that names the
-columns is no record); probabilities add up to 1
-where a record has one class, and stand each for itself where it may have several; what does not fit
-the model is refused with what does.  The predictions for a record that was not in the training data
-tell no more of those that were than the model does.
+Inputs are made like those of the training data: images get the size and the channels of the model,
+tables the ranges and categories that the model stores.  Columns are matched by name; a missing one
+is refused, and other columns are copied, so that predictions can be joined.  Labels are not needed.
+A category that the model does not know counts as none; a warning says how many there are.
+Guarantees: one row per record, in order, numbered from 1 in each file, without the header;
+probabilities add up to 1 if a record has one class, and are independent if it may have several.
+For records that were not in the training data, predictions reveal no more about the training
+records than the model does.
 """
 
 from __future__ import annotations
@@ -25,10 +23,10 @@ import torch
 from torch import Tensor
 
 from psac.app.data.arrays import inputs_from_npz
-from psac.app.data.columns import Column
 from psac.app.data.folders import ENDINGS, images_in
 from psac.app.data.images import decoded
-from psac.app.data.tables import NewRecords, new_records
+from psac.app.data.tables.columns import Column
+from psac.app.data.tables.loading import NewRecords, new_records
 from psac.app.training.own_data import TABLES
 from psac.app.training.run import Run
 
@@ -37,38 +35,38 @@ BATCH = 1024
 
 class Prediction(NamedTuple):
     file: Path
-    record: int  # in its file, from 1
-    labels: tuple[str, ...]  # one, or all above 1/2 where a record may have several
+    record: int  # number in its file, from 1
+    labels: tuple[str, ...]  # one, or all above 1/2 if a record may have several
     probabilities: dict[str, float]
-    others: dict[str, str]  # cells of columns that the model does not read
+    others: dict[str, str]  # cells of columns that the model does not use
 
 
 def predictions(run: Run, files: Iterable[Path]) -> Iterator[Prediction]:
-    """Of all records in these files; a folder stands for the pictures in it."""
+    """Predictions for all records in these files; a folder stands for its images."""
     facts = run.model_facts()
     model, classes, shape = run.model(), facts["classes"], tuple(facts["input_shape"])
     for file in _expanded(files):
-        given = _read(run, file, facts)
-        inputs = _checked(given.inputs, shape, file)
+        records = _read(run, file, facts)
+        inputs = _checked(records.inputs, shape, file)
         with torch.no_grad():
             scores = torch.cat([model(part).float() for part in inputs.split(BATCH)])
         several = facts.get("several_labels", False)
         for place, row in enumerate(scores.sigmoid() if several else scores.softmax(1)):
             shares = dict(zip(classes, row.tolist(), strict=True))
-            surest = [max(shares, key=lambda name: shares[name])]
-            chosen = [name for name in classes if shares[name] > 0.5] if several else surest
-            others = {name: cells[place] for name, cells in given.others.items()}
-            yield Prediction(file, place + 1, tuple(chosen), shares, others)
+            likely = [name for name in classes if shares[name] > 0.5]
+            labels = likely if several else [max(shares, key=lambda name: shares[name])]
+            others = {name: cells[place] for name, cells in records.others.items()}
+            yield Prediction(file, place + 1, tuple(labels), shares, others)
 
 
 def _expanded(files: Iterable[Path]) -> Iterator[Path]:
     for file in files:
         if not file.exists():
-            raise FileNotFoundError(f"there is no file {file}.")
-        found = images_in(file) if file.is_dir() else [file]
-        if not found:
-            raise FileNotFoundError(f"there are no pictures ({' '.join(ENDINGS)}) in {file}.")
-        yield from found
+            raise FileNotFoundError(f"{file} does not exist.")
+        paths = images_in(file) if file.is_dir() else [file]
+        if not paths:
+            raise FileNotFoundError(f"{file} contains no images ({' '.join(ENDINGS)}).")
+        yield from paths
 
 
 def _read(run: Run, file: Path, facts: dict[str, Any]) -> NewRecords:
@@ -80,14 +78,16 @@ def _read(run: Run, file: Path, facts: dict[str, Any]) -> NewRecords:
     if ending in ENDINGS:
         return NewRecords(_of_picture(file, tuple(facts["input_shape"])), {}, {})
     known = " ".join((*ENDINGS, *TABLES, ".npz"))
-    raise ValueError(f"{file} is of no kind that can be read: give {known}, or a folder.")
+    raise ValueError(
+        f"{file} cannot be read. Pass a file that ends in {known}, or a folder of images."
+    )
 
 
 def _of_picture(file: Path, shape: tuple[int, ...]) -> Tensor:
     if len(shape) != 3 or shape[0] not in (1, 3):
         raise ValueError(
-            f"{file} is a picture, but the model takes inputs of shape {list(shape)}: give an .npz "
-            "with x, or a table like that of its training data."
+            f"{file} is an image, but the model takes inputs of shape {list(shape)}. Pass an .npz "
+            "file with x, or a table like the training data."
         )
     size = shape[1] if shape[1] == shape[2] else None
     return decoded(file, size=size, channels=shape[0])[None]
@@ -96,20 +96,19 @@ def _of_picture(file: Path, shape: tuple[int, ...]) -> Tensor:
 def _of_table(run: Run, file: Path, columns: dict[str, Any] | None) -> NewRecords:
     if not columns:
         raise ValueError(
-            f"{file} is a table, but the run was trained on '{run.recipe().data}', which is none "
-            "of numbers, or by an older version of psac: how its columns would become inputs is "
-            "not known. Give an .npz with x."
+            f"{file} is a table, but the model, trained on '{run.recipe().data}', does not say how "
+            "columns become inputs. Pass an .npz file with x."
         )
     known = {name: Column.from_json(column) for name, column in columns.items()}
-    found = new_records(file, known)
-    if found.unknown:
-        counts = ", ".join(f"{count:,} in {name!r}" for name, count in found.unknown.items())
+    records = new_records(file, known)
+    if records.unknown:
+        counts = ", ".join(f"{count:,} in {name!r}" for name, count in records.unknown.items())
         warnings.warn(
-            f"{file}: of {len(found.inputs):,} records, some have a category that the model does "
-            f"not know ({counts}). It counts as none of those that were learned.",
+            f"{file}: some of {len(records.inputs):,} records have a category that the model does "
+            f"not know ({counts}). It is treated as none of the known categories.",
             stacklevel=4,
         )
-    return found
+    return records
 
 
 def _checked(inputs: Tensor, shape: tuple[int, ...], file: Path) -> Tensor:

@@ -1,10 +1,9 @@
-"""What a finished run leaves: the model, its surest mistakes, a summary.
+"""The results of a finished run: the model, its most confident mistakes, a summary.
 
-Guarantees: mistakes are listed of public test records only; a summary of results on private records
-says `"private": false`, one of results on public ones `"public": true`; how frequent the most
-frequent class is comes from public records or from the recipe, never from private records; epsilon
-is that of the ledger, `secure` says whether it is a guarantee at all, and what psac warned of is
-with it.
+Guarantees: mistakes are listed for public test records only; a summary says `"public": true` if its
+results are on public records, and otherwise `"private": false`; the share of the most frequent
+class is counted on public records or taken from the recipe, never counted on private records;
+epsilon is that of the ledger, next to the warnings of psac and whether the noise was secure.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ def summary_of(
     epsilon: float,
     seconds: float,
 ) -> dict[str, Any]:
-    """For summary.json."""
+    """The content of summary.json."""
     plan, ledger = private.plan, private.ledger
     constant = evaluation.constant_accuracy if splits.public else recipe.most_frequent_share
     return {
@@ -65,7 +64,7 @@ def summary_of(
 def write_model(
     run: Run, recipe: Recipe, splits: Splits, model: nn.Module, summary: dict[str, Any]
 ) -> None:
-    """The weights, with what is needed to build the model and what they cost."""
+    """Writes the weights, with what is needed to build the model and what it cost."""
     how = {
         "model": recipe.model,
         "model_settings": recipe.model_settings,
@@ -89,12 +88,12 @@ def write_mistakes(run: Run, splits: Splits, evaluation: Evaluation | SeveralLab
             mistake | pixels_of(inputs[mistake["record"] - 1])
             for mistake in evaluation.mistakes(MISTAKES)
         ]
-        found = {"split": splits.split, **splits.mark(), "mistakes": mistakes}
-        write_json(run.predictions_path, found)
+        content = {"split": splits.split, **splits.mark(), "mistakes": mistakes}
+        write_json(run.predictions_path, content)
 
 
 def pixels_of(image: Tensor) -> dict[str, Any]:
-    """A small image as rows of values in 0..255, or nothing if it is none."""
+    """A small image as rows of values in 0..255; empty for other inputs."""
     if image.dim() != 3 or image.shape[0] not in (1, 3) or max(image.shape) > LARGEST_IMAGE:
         return {}
     values = image if image.dtype == torch.uint8 else (255 * image.float()).round()

@@ -1,25 +1,24 @@
-"""A run on disk: one folder with everything that it was and did.
+"""A run on disk: one folder that holds everything about it.
 
     recipe.toml             its settings
-    environment.json        where it ran; `resumed` lists where it went on
-    metrics.jsonl           its story, line by line (see metrics.py)
+    environment.json        versions and machine; `resumed` has those of later sessions
+    metrics.jsonl           its log (metrics.py)
     ledger.json             what was released, as of the last checkpoint
-    checkpoint.safetensors  all that is needed to go on (`psac.save_checkpoint`)
+    checkpoint.safetensors  the state for resuming it (`psac.save_checkpoint`)
     model.safetensors       the trained model; its header says how to build it, and its epsilon
     released.json           ranges and categories of a table that were released with noise, if any
-    predictions.json        its surest mistakes, on public test records only
-    model.py                the user's own network, if the recipe names one (own_model.py)
+    predictions.json        its most confident mistakes, on public test records only
+    model.py                your own network, if the recipe names one (own_model.py)
     summary.json            the results; written when the run finishes
-    .lock                   held by the process that trains, by its number
-    (`psac.checkpoint.locking`)
+    .lock                   held by the process that trains (`psac.checkpoint.locking`)
 
-Guarantees: a kill at any moment leaves every file whole, in its old version or its new one, save
-for the last line of metrics.jsonl, which is dropped when the run goes on.  The ledger is written
-before the checkpoint and the model, so that it counts no less than they hold.
+Guarantees: a kill at any moment leaves each file in its old or its new version, except for the last
+line of metrics.jsonl, which is dropped on resuming.  The ledger is written before the checkpoint
+and the model, so that it never counts less than they hold.
 
-What may be shown: recipe, environment, ledger and model are as private as the ledger says, and so
-is an evaluation on public test records.  Whatever has `"private": false` in metrics.jsonl or
-summary.json was computed from private records without noise.  Keep the checkpoint with the data.
+Recipe, environment, ledger and model are as private as the ledger says, and so is an evaluation on
+public test records.  Lines with `"private": false` in metrics.jsonl and summary.json were computed
+from private records without noise.  Keep the checkpoint with the data.
 """
 
 from __future__ import annotations
@@ -39,18 +38,18 @@ from psac.app.models.copies import with_copies
 from psac.app.training import metrics, own_model
 from psac.app.training.own_data import asks_for_noise
 from psac.app.training.recipe import Recipe
-from psac.app.training.released import ReleasedColumns
+from psac.app.training.released_columns import ReleasedColumns
 from psac.checkpoint.journal import journal_of, steps_in
 from psac.checkpoint.locking import Locked, locked
 from psac.checkpoint.saving import write_atomically
 
 
 class RunError(ValueError):
-    """The folder does not hold the run that was asked for; nothing was changed."""
+    """The folder does not hold the expected run; nothing was changed."""
 
 
 class Run:
-    """The folder's paths, and what is in them."""
+    """The paths of a run folder and their content."""
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = Path(folder)
@@ -66,7 +65,7 @@ class Run:
         self.summary_path = self.folder / "summary.json"
         self.lock_path = self.folder / ".lock"
 
-    # What is there
+    # Content
     @property
     def started(self) -> bool:
         return self.recipe_path.exists()
@@ -85,22 +84,22 @@ class Run:
         return Ledger.from_json(read_json(self.ledger_path))
 
     def released(self) -> ReleasedColumns | None:
-        """What was released of the table before the first step."""
+        """The columns that were released before the first step; None if there are none."""
         if not self.started:
             return None
         if not self.released_path.exists():
             if asks_for_noise(self.recipe()):
                 raise RunError(
-                    f"{self.released_path} is gone: it held the ranges and categories that the run "
-                    "in its folder was trained with. Restore it from a copy, or start a new run in "
-                    "another folder, with a budget of its own."
+                    f"{self.released_path} is missing. It holds the ranges and categories that "
+                    "this run was trained with. Restore it from a copy, or start a new run with "
+                    "its own budget in another folder."
                 )
             return None
         return ReleasedColumns.from_json(read_json(self.released_path))
 
     def summary(self) -> dict[str, Any]:
         if not self.finished:
-            raise RunError(f"the run in {self.folder} is not finished: it has no summary yet.")
+            raise RunError(f"the run in {self.folder} is not finished, so it has no summary.")
         return read_json(self.summary_path)
 
     def model(self) -> nn.Module:
@@ -123,44 +122,44 @@ class Run:
         return model.eval()
 
     def model_source(self, model: str) -> Path | None:
-        """The file of a network of the user's own, as it was when the run was started."""
+        """The file of your own network, as it was when the run was started."""
         if not own_model.is_own(model):
             return None
-        given = own_model.parts(model)[0]
+        original = own_model.parts(model)[0]
         if not self.started:
-            if not given.is_file():
-                raise RunError(f"there is no file {given}, which model '{model}' names.")
-            return given
-        kept = self.model_source_path
+            if not original.is_file():
+                raise RunError(f"{original}, which model '{model}' names, does not exist.")
+            return original
+        copy = self.model_source_path
         expected = read_json(self.environment_path).get("model_sha256")
-        if not kept.is_file() or own_model.digest(kept) != expected:
+        if not copy.is_file() or own_model.digest(copy) != expected:
             raise RunError(
-                f"{kept} is gone or was changed, so the network of this run cannot be built. "
-                f"Restore it: it is a copy of {given} with the SHA-256 {expected}."
+                f"{copy} is missing or was changed, so the network of this run cannot be built. "
+                f"Restore it: it is a copy of {original} with the SHA-256 {expected}."
             )
-        # What lies beside the user's file may be imported from it.
-        same = given.is_file() and own_model.digest(given) == expected
-        return given if same else kept
+        # The original may import files beside it.
+        unchanged = original.is_file() and own_model.digest(original) == expected
+        return original if unchanged else copy
 
     def refuse_changed_model(self, recipe: Recipe) -> None:
-        """Raises if the user's own network is not that which the run was started with."""
+        """Raises if your own network has changed since the run was started."""
         source = self.model_source(recipe.model)
-        given = own_model.parts(recipe.model)[0]
-        if source is not None and given.is_file() and source != given:
+        original = own_model.parts(recipe.model)[0]
+        if source is not None and original.is_file() and source != original:
             raise RunError(
-                f"{given} was changed after the run in {self.folder} was started with it. The file "
-                f"of then is {self.model_source_path}: put it back to go on, or start a new run in "
-                "another folder, with a budget of its own."
+                f"{original} was changed after the run in {self.folder} was started. To continue, "
+                f"restore it from {self.model_source_path}. Or start a new run with its own budget "
+                "in another folder."
             )
 
     def model_facts(self) -> dict[str, Any]:
-        """What the header of the model says: how to build it, its classes, what it cost."""
+        """The header of the model: how to build it, its classes, its cost."""
         from safetensors import safe_open
 
         if not self.folder.exists():
-            raise RunError(f"there is no folder {self.folder}.")
+            raise RunError(f"{self.folder} does not exist.")
         if not self.model_path.exists():
-            raise RunError(f"there is no trained model in {self.folder}: the run is not finished.")
+            raise RunError(f"{self.folder} has no trained model, as the run is not finished.")
         with (
             self._whole_model(),
             safe_open(self.model_path, framework="pt") as file,  # type: ignore[no-untyped-call]
@@ -169,21 +168,21 @@ class Run:
 
     @contextlib.contextmanager
     def _whole_model(self) -> Iterator[None]:
-        """Says what to do about a file that was cut short, or is another's."""
+        """Explains errors of a damaged model file."""
         from safetensors import SafetensorError
 
         try:
             yield
         except (SafetensorError, KeyError, OSError) as error:
             raise RunError(
-                f"{self.model_path} is not a whole model of a run ({error}). Copy it again from "
-                f"where it was trained; or, if {self.checkpoint_path.name} is there, remove "
-                f"{self.summary_path.name} and resume the run, which writes the model anew."
+                f"{self.model_path} is not a complete model of a run ({error}). Copy it again from "
+                f"where it was trained. Or, if {self.checkpoint_path.name} exists, remove "
+                f"{self.summary_path.name} and resume the run, which writes the model again."
             ) from error
 
-    # Beginning and going on
+    # Starting and resuming
     def refuse(self, recipe: Recipe, *, resume: bool) -> None:
-        """Raises if the folder is not fit to begin this run in, or to go on with it."""
+        """Raises if this run cannot be started or resumed in the folder."""
         if resume:
             self.refuse_other(recipe)
         else:
@@ -191,41 +190,40 @@ class Run:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Held by one process at a time, while it trains in the folder, which is made."""
+        """Creates the folder, and locks it for the process that trains in it."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        with contextlib.ExitStack() as held:
+        with contextlib.ExitStack() as stack:
             try:
-                held.enter_context(locked(self.lock_path, wait=False))
+                stack.enter_context(locked(self.lock_path, wait=False))
             except Locked as error:
                 raise RunError(
-                    f"process {error.process} is training in {self.folder} at this moment. Wait "
-                    "for its end or stop it (Ctrl-C saves), or take another folder."
+                    f"process {error.process} is training in {self.folder}. Wait until it ends, "
+                    "stop it (Ctrl-C saves the run), or choose another folder."
                 ) from error
             yield
 
     def refuse_occupied(self) -> None:
-        """A folder with a run in it: a second one would spend privacy that nobody counts."""
+        """Raises if the folder holds a run: a second one would spend privacy uncounted."""
         if self.started or self.checkpoint_path.exists():
             raise RunError(
-                f"{self.folder} holds a run already. Go on with it (resume=True, or --resume), or "
-                "take another folder: a second run on the same data adds to what is spent."
+                f"{self.folder} already holds a run. Continue it (--resume, or resume=True), or "
+                "choose another folder. A second run on the same data adds to the spent budget."
             )
 
     def refuse_lost_checkpoint(self) -> None:
-        """Raises if steps were spent and what they led to is gone: they would be forgotten."""
+        """Raises if steps were spent but their checkpoint is missing."""
         spent = 0 if self.checkpoint_path.exists() else self.steps_on_record()
         if spent:
             raise RunError(
-                f"{spent:,} step{'s were' if spent > 1 else ' was'} spent by the run in "
-                f"{self.folder}, and {self.checkpoint_path.name}, which it would go on from, is "
-                "gone. Restore it from a copy, or start a new run in another folder: what was "
-                "spent on these records stays spent, and a new run adds to it."
+                f"the run in {self.folder} has spent {spent:,} step{'s' if spent > 1 else ''}, but "
+                f"{self.checkpoint_path.name} is missing. Restore it from a copy, or start a new "
+                "run in another folder, which adds to the budget that is already spent."
             )
 
     def steps_on_record(self) -> int:
-        """The most steps that ledger, metrics or journal tell of."""
-        told = [line.get("step", 0) for line in self.metrics()]
-        return max(self.steps_in_ledger(), journalled(self.checkpoint_path), *told, 0)
+        """The largest number of steps in ledger, metrics or journal."""
+        logged = [line.get("step", 0) for line in self.metrics()]
+        return max(self.steps_in_ledger(), journalled(self.checkpoint_path), *logged, 0)
 
     def steps_in_ledger(self) -> int:
         if not self.ledger_path.exists():
@@ -234,28 +232,28 @@ class Run:
             return self.ledger().steps
         except (ValueError, KeyError, TypeError) as error:
             raise RunError(
-                f"{self.ledger_path} cannot be read ({error}), so what the run spent is not "
-                "known. Restore it from a copy, or start a new run in another folder."
+                f"{self.ledger_path} cannot be read ({error}), so it is unknown what the run has "
+                "spent. Restore it from a copy, or start a new run in another folder."
             ) from error
 
     def refuse_other(self, recipe: Recipe) -> None:
-        """A folder without a run, or with that of another recipe."""
+        """Raises if the folder holds no run, or a run with another recipe."""
         self.refuse_empty()
         differences = self.recipe().differences(recipe)
         if differences:
             raise RunError(
                 f"the run in {self.folder} was started with another recipe "
-                f"({'; '.join(differences)}). Go on with its own, without other options: "
+                f"({'; '.join(differences)}). Continue it with its own recipe, without options: "
                 f"{shlex.join(['psac', 'train', '--run', str(self.folder), '--resume'])}, or "
-                "train(Run(folder).recipe(), folder, resume=True) in Python; or start a new run in "
-                "another folder, with a budget of its own."
+                "train(Run(folder).recipe(), folder, resume=True) in Python. Or start a new run "
+                "with its own budget in another folder."
             )
 
     def refuse_empty(self) -> None:
-        """A folder without a run."""
+        """Raises if the folder holds no run."""
         if not self.started:
             raise RunError(
-                f"{self.folder} holds no run to go on with. To start one, do not ask to resume."
+                f"{self.folder} holds no run to resume. Start a new one without --resume."
             )
 
     def enter(
@@ -264,32 +262,32 @@ class Run:
         environment: Mapping[str, Any],
         released: ReleasedColumns | None = None,
     ) -> None:
-        """Writes down that the run is started here, or goes on here."""
+        """Records that the run was started or resumed in this environment."""
         if not self.started:
             self.released_path.unlink(missing_ok=True)
             if released is not None:
                 write_json(self.released_path, released.to_json())
             source = self.model_source(recipe.model)
-            kept = {} if source is None else self._keep(source)
-            write_json(self.environment_path, {**environment, **kept, "resumed": []})
+            digest = {} if source is None else self._copy_model_source(source)
+            write_json(self.environment_path, {**environment, **digest, "resumed": []})
             write_atomically(self.recipe_path, recipe.to_toml().encode())
             return
         first = read_json(self.environment_path)
         resumed = [*first["resumed"], dict(environment)]
         write_json(self.environment_path, {**first, "resumed": resumed})
 
-    def _keep(self, source: Path) -> dict[str, str]:
-        """The user's own network goes into the folder; its SHA-256, for environment.json."""
+    def _copy_model_source(self, source: Path) -> dict[str, str]:
+        """Copies your own network into the folder; returns its SHA-256 for environment.json."""
         write_atomically(self.model_source_path, source.read_bytes())
         return {"model_sha256": own_model.digest(self.model_source_path)}
 
     # Results
     def write_model(self, model: nn.Module, how: Mapping[str, Any]) -> None:
-        """`how` goes into the header, for `model`."""
+        """Writes the weights, with `how` as the header."""
         from safetensors.torch import save
 
-        found = model.state_dict().items()  # safetensors takes no other order of dimensions
-        state = {name: value.detach().cpu().contiguous() for name, value in found}
+        weights = model.state_dict().items()
+        state = {name: value.detach().cpu().contiguous() for name, value in weights}
         # One entry: safetensors writes several in any order, and equal runs would differ.
         header = {"psac": json.dumps(metrics.plain(dict(how)))}
         write_atomically(self.model_path, save(state, header))
@@ -299,7 +297,7 @@ class Run:
 
 
 def journalled(checkpoint: Path) -> int:
-    """The steps that the journal of a checkpoint tells of; 0 if it is gone."""
+    """The number of steps in the journal of a checkpoint; 0 without one."""
     journal = journal_of(checkpoint)
     return steps_in(journal) if journal.exists() else 0
 
@@ -309,6 +307,6 @@ def read_json(path: Path) -> Any:
 
 
 def write_json(path: Path, content: Any) -> None:
-    """As JSON, whole or not at all, with null for numbers that are not finite."""
+    """Writes JSON atomically, with null for numbers that are not finite."""
     text = json.dumps(metrics.plain(content), indent=1, allow_nan=False)
     write_atomically(path, (text + "\n").encode())

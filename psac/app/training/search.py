@@ -1,17 +1,17 @@
-"""Which settings a sweep tries: all of a grid, or a random number of random ones.
+"""The settings that a sweep tries: a grid, or a random number of random settings.
 
     grid(recipe, {"learning_rate": [1, 2], "r": [0.01, 0.1]})          four recipes
     drawn(recipe, {"learning_rate": (0.1, 10)}, expected_runs=10)      a random number of recipes
 
-What tuning costs depends on it.  Whoever tries a grid and releases the best has used all runs, and
-their prices add up.  If instead the number of runs is drawn from a logarithmic distribution of mean
-`expected_runs`, each run draws its settings anew, and nothing but the best run is ever released,
-then the price is that of `psac.tuned_epsilon`, far lower (Papernot and Steinke, arXiv:2110.03620).
+The cost of tuning depends on it.  Releasing the best run of a grid uses all runs, so their costs
+add up.  If the number of runs is drawn from a logarithmic distribution with mean `expected_runs`,
+each run draws its settings independently, and only the best run is ever released, then the cost is
+`psac.tuned_epsilon`, which is far lower (Papernot and Steinke, arXiv:2110.03620).
 
     P(K = k) = (1 - g)^k / (k ln(1/g)),   E[K] = (1/g - 1) / ln(1/g)
 
-Guarantees: the number and the settings are drawn from the operating system's secure source, unless
-the recipe has a seed; values are log-uniform in their range; every other setting is the recipe's.
+Guarantees: the number and the settings are drawn from the secure generator of the operating system,
+unless the recipe has a seed; values are log-uniform in their ranges.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ import math
 import random
 from collections.abc import Mapping, Sequence
 
-from psac.app.training.recipe import Recipe, did_you_mean
+from psac.app.training.recipe import Recipe, suggestion
 
 TUNABLE = ("learning_rate", "r", "bound", "scale", "momentum", "weight_decay")
-SMALLEST = 1e-12  # of g, where the mean is beyond 1e10
+SMALLEST = 1e-12  # value of g, where the mean is above 1e10
 
 
 def grid(recipe: Recipe, choices: Mapping[str, Sequence[float]]) -> list[Recipe]:
-    """A recipe for each combination, in the order in which they are listed."""
+    """A recipe for each combination of the choices."""
     _refuse_others(choices)
     combinations = itertools.product(*choices.values())
     return [
@@ -41,12 +41,12 @@ def grid(recipe: Recipe, choices: Mapping[str, Sequence[float]]) -> list[Recipe]
 def drawn(
     recipe: Recipe, ranges: Mapping[str, tuple[float, float]], *, expected_runs: float
 ) -> list[Recipe]:
-    """Recipes with settings between those of the ranges, as many as chance says."""
+    """A random number of recipes with random settings in these ranges."""
     _refuse_others(ranges)
     for name, (low, high) in ranges.items():
         if not 0 < low < high < math.inf:
             raise ValueError(
-                f"{name} is to be drawn between {low:g} and {high:g}: give 0 < low < high."
+                f"{name} has the range {low:g} to {high:g}: it must be 0 < low < high."
             )
     source = random.SystemRandom() if recipe.seed is None else random.Random(recipe.seed)
     return [
@@ -61,8 +61,8 @@ def _refuse_others(names: Mapping[str, object]) -> None:
     for name in names:
         if name not in TUNABLE:
             raise ValueError(
-                f"{name} is no setting that a sweep can change: the budget must be the same in all "
-                f"runs. Those it can: {', '.join(TUNABLE)}.{did_you_mean(name, TUNABLE)}"
+                f"{name} cannot be changed by a sweep, as all runs must have the same budget. "
+                f"Settings that can be changed: {', '.join(TUNABLE)}.{suggestion(name, TUNABLE)}"
             )
 
 
@@ -73,7 +73,7 @@ def _between(low: float, high: float, source: random.Random) -> float:
 
 
 def number_of_runs(mean: float, source: random.Random) -> int:
-    """Drawn from the logarithmic distribution with this mean, which is above 1."""
+    """A sample of the logarithmic distribution with this mean."""
     if not 1 < mean <= 1000:
         raise ValueError(f"expected_runs is {mean:g}: it must be above 1, and at most 1000.")
     share = 1 - _failure_rate(mean)

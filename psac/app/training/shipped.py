@@ -1,7 +1,7 @@
-"""Recipes that come with the library: the files in `psac/app/training/recipes`.
+"""The built-in recipes: the files in `psac/app/training/recipes`.
 
-`shipped()` lists their names; `load_recipe(name)` reads one, or a file of the user's own.  A file
-says which of its settings are those of the DP-PSAC paper (arXiv:2212.00328).
+`shipped()` lists their names; `load_recipe` reads one of them, or your own file.  Each file says
+which of its settings are from the DP-PSAC paper (arXiv:2212.00328).
 
 >>> "fashion-mnist-cnn" in shipped()
 True
@@ -15,34 +15,30 @@ import os
 from pathlib import Path
 from typing import Any
 
-from psac.app.training.recipe import Recipe, did_you_mean
+from psac.app.checks import unknown
+from psac.app.training.recipe import Recipe
 
 FOLDER = Path(__file__).parent / "recipes"
 
 
 def shipped() -> list[str]:
+    """The names of the built-in recipes."""
     return sorted(path.stem for path in FOLDER.glob("*.toml"))
 
 
 def shipped_text(name: str) -> str:
-    """The file of the shipped recipe of this name, comments included."""
+    """The text of a built-in recipe, with its comments."""
     if name not in shipped():
-        raise ValueError(_unknown(name, ""))
+        raise ValueError(unknown("recipe", name, shipped()))
     return (FOLDER / f"{name}.toml").read_text(encoding="utf-8")
 
 
 def load_recipe(name: str | os.PathLike[str], **overrides: Any) -> Recipe:
-    """The shipped recipe of this name, or the one in the file at this path."""
+    """The built-in recipe of this name, or the recipe in the file at this path."""
     if str(name) in shipped():
         return Recipe.from_toml(FOLDER / f"{name}.toml", **overrides)
     if Path(name).suffix != ".toml":
-        raise ValueError(_unknown(str(name), "; or give the path of a .toml file"))
+        if Path(name).exists():
+            raise ValueError(f"'{name}' is not a recipe. To train on it, pass it as --data.")
+        raise ValueError(f"{unknown('recipe', name, shipped())} Or give the path of a .toml file.")
     return Recipe.from_toml(name, **overrides)
-
-
-def _unknown(name: str, otherwise: str) -> str:
-    known = shipped()
-    return (
-        f"recipe '{name}' is unknown. Known: {', '.join(known)}{otherwise}."
-        f"{did_you_mean(name, known)}"
-    )

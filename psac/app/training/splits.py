@@ -1,17 +1,17 @@
-"""The data of a run: what is trained on, and what is evaluated on.
+"""The records of a run: those to train on and those to evaluate on.
 
-A recipe's `data` is a name of `psac.data`, or a path of the user's own.  With `validation_fraction`
-0 the evaluation is on the test split.  Above 0 it is on a part of the training data that is held
-out before anything else, so that settings can be compared without the test split.  Guarantees:
+In a recipe, `data` is a name in `psac.data` or the path of your own data.  With a
+`validation_fraction` of 0, the run is evaluated on the test split; otherwise, on a part of the
+training records that is held out first, so that settings can be compared without the test split.
+Guarantees:
 
-- No record is in both.  Who is held out is a function of the record's number alone (a hash), so it
-  is the same in every run and tells nothing of the record.  The number is the record's name: to
-  remove a record, for the relation of the accounting, is to leave its number empty.
-- Evaluation records are private unless somebody said otherwise: the entry of a named data set, of
-  its test split as it was published, or the recipe (`test_is_public`).  What is computed from
-  private ones has no noise: `public` is False then, and those who write it down must say so.
-- Training and evaluation records have inputs of one shape, and labels that count the same classes.
-  Columns of tables are matched by their names.
+- No record is in both.  Whether a record is held out is a hash of its number, so it is the same in
+  every run and independent of the record.  The number identifies the record: removing a record, in
+  the sense of the accounting, leaves its number unused.
+- Evaluation records are private unless they are the published test split of a named data set, or
+  the recipe says otherwise (`test_is_public`).  `public` is False for private ones; results on them
+  have no noise and must be marked.
+- Training and evaluation records have inputs of the same shape and labels of the same classes.
 """
 
 from __future__ import annotations
@@ -19,23 +19,25 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from psac.app.data.columns import Columns
-from psac.app.training.own_data import Split, load_own, renumbered
-from psac.app.training.recipe import Recipe, did_you_mean
-from psac.app.training.records import Records, records_of
-from psac.app.training.released import ReleasedColumns
+from psac.app.checks import suggestion
+from psac.app.data.records import AnyRecords
+from psac.app.data.tables.columns import Columns
+from psac.app.training.in_memory import Records, records_of
+from psac.app.training.own_data import Split, load_own
+from psac.app.training.recipe import Recipe
+from psac.app.training.released_columns import ReleasedColumns
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Splits:
-    """`classes` are their names, in the order of the labels; `columns` those of a table.
+    """`classes` are in the order of the labels; `columns` are those of a table.
 
-    `unsafe` are the sentences of `psac.app.data.records` on what was read off private records.
+    `unsafe` says what was read off private records (`psac.app.data.records`).
     """
 
     training: Records
@@ -44,15 +46,15 @@ class Splits:
     classes: tuple[str, ...]
     columns: Columns | None = None
     unsafe: tuple[str, ...] = ()
-    public: bool = False  # whether what is computed from `evaluation` may be shown
+    public: bool = False  # whether results on `evaluation` may be published
 
     def mark(self) -> dict[str, bool]:
-        """What a line about the evaluation must say: only `"public": true` may be shown."""
+        """The mark of results on the evaluation records; `"public": true` may be published."""
         return {"public": True} if self.public else {"private": False}
 
     @property
     def released(self) -> ReleasedColumns | None:
-        """What was released of the training records while they were read, with noise."""
+        """The columns that were released with noise while the training records were read."""
         ledger = self.training.released
         if ledger is None or not ledger.releases or self.columns is None:
             return None
@@ -67,24 +69,22 @@ class Splits:
         return dataclasses.replace(self, training=training, evaluation=evaluation)
 
 
-def load_splits(recipe: Recipe, kept: ReleasedColumns | None = None) -> Splits:
-    """The data that the recipe names; `kept` is what a run has released of them already."""
-    training = _load(recipe, "train", columns=None if kept is None else kept.columns)
-    if kept is not None:
-        training.unsafe, training.released = kept.unsafe, kept.ledger
+def load_splits(recipe: Recipe, released: ReleasedColumns | None = None) -> Splits:
+    """The records that the recipe names; `released` are columns of a resumed run."""
+    training = _load(recipe, "train", columns=None if released is None else released.columns)
+    if released is not None:
+        training.unsafe, training.released = released.unsafe, released.ledger
     classes, records = tuple(training.classes), records_of(training)
     columns = getattr(training, "columns", None)
     if recipe.validation_fraction:
-        found = _validated(records, classes, recipe.validation_fraction)
-        return dataclasses.replace(found, columns=columns, unsafe=training.unsafe)
-    test = _load(recipe, "test", columns=columns, classes=classes)
-    evaluation = records_of(test)
-    evaluation.labels = renumbered(evaluation.labels, tuple(test.classes), classes, recipe.data)
+        splits = _with_validation(records, classes, recipe.validation_fraction)
+        return dataclasses.replace(splits, columns=columns, unsafe=training.unsafe)
+    evaluation = records_of(_load(recipe, "test", columns=columns, classes=classes))
     if evaluation.inputs.shape[1:] != records.inputs.shape[1:]:
         raise ValueError(
             f"data '{recipe.data}': test inputs have the shape "
-            f"{list(evaluation.inputs.shape[1:])}, training inputs "
-            f"{list(records.inputs.shape[1:])}. Make them alike."
+            f"{list(evaluation.inputs.shape[1:])}, but training inputs have "
+            f"{list(records.inputs.shape[1:])}. Give them the same shape."
         )
     return Splits(
         training=records,
@@ -98,7 +98,7 @@ def load_splits(recipe: Recipe, kept: ReleasedColumns | None = None) -> Splits:
 
 
 def test_is_public(recipe: Recipe) -> bool:
-    """Whether somebody said so.  Files in a folder of the user's own may be any."""
+    """Whether the test records are stated to be public; files in your own folder are not."""
     from psac.app.data.catalogue import ENTRIES
 
     entry = ENTRIES.get(recipe.data)
@@ -112,7 +112,7 @@ def _load(
     *,
     columns: Columns | None,
     classes: tuple[str, ...] | None = None,
-) -> Any:
+) -> AnyRecords:
     from psac.app import data
 
     refuse_unknown_data(recipe)
@@ -122,29 +122,29 @@ def _load(
 
 
 def refuse_unknown_data(recipe: Recipe) -> None:
-    """Raises if the data are neither known by name nor there."""
+    """Raises if the data are neither a known name nor an existing path."""
     from psac.app import data
 
     if recipe.data in data.names():
         return
     if not Path(recipe.data).expanduser().exists():
         raise ValueError(
-            f"data '{recipe.data}' is neither a name nor a path that exists. Names: "
-            f"{', '.join(data.names())}.{did_you_mean(recipe.data, data.names())}"
+            f"data '{recipe.data}' is neither a known name nor an existing path. Names: "
+            f"{', '.join(data.names())}.{suggestion(recipe.data, data.names())}"
         )
     if recipe.data_root is not None:
         raise ValueError(
-            f"data_root is for named data, but '{recipe.data}' is a path. Leave it out."
+            f"data_root is for named data sets, but '{recipe.data}' is a path. Leave it out."
         )
 
 
-def _validated(records: Records, classes: tuple[str, ...], fraction: float) -> Splits:
-    """A part of the records, which is not trained on."""
+def _with_validation(records: Records, classes: tuple[str, ...], fraction: float) -> Splits:
+    """The records, of which a part is held out."""
     out = held_out(len(records), fraction)
     if not 0 < int(out.sum()) < len(records):
         raise ValueError(
             f"validation_fraction {fraction} of {len(records)} records holds out {int(out.sum())} "
-            "of them: there must be some to train on and some to evaluate on."
+            "of them. Some must be left to train on, and some to evaluate on."
         )
     return Splits(
         training=records.where(~out),
@@ -155,7 +155,7 @@ def _validated(records: Records, classes: tuple[str, ...], fraction: float) -> S
 
 
 def held_out(num_records: int, fraction: float) -> Tensor:
-    """Which records are for validation: a hash of the number falls below the fraction."""
+    """Which records are held out: those whose hashed number is below the fraction."""
     limit = int(fraction * 2**64)
     digests = (hashlib.sha256(f"psac validation {k}".encode()).digest() for k in range(num_records))
     return torch.tensor([int.from_bytes(digest[:8], "big") < limit for digest in digests])

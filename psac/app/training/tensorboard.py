@@ -3,10 +3,10 @@
     with TensorBoard("runs/first/tensorboard") as log:
         train(recipe, "runs/first", observer=log)
 
-Guarantees: values are those of metrics.jsonl.  Whatever comes from private records without noise is
-in the group `not_private`; privacy/epsilon, and evaluations on public test records, are not.  A
-resumed run goes on in the same folder, and what was written after its checkpoint is hidden.  The
-names of event files hold that of the machine.  Needs the extra `tensorboard`.
+Guarantees: values are those of metrics.jsonl.  Everything that comes from private records without
+noise is in the group `not_private`.  A resumed run continues in the same folder and hides what was
+written after its checkpoint.  The names of event files contain the name of the machine.  Needs the
+extra `tensorboard`.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ class TensorBoard:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
             raise ImportError(
-                "logs for TensorBoard need its package: pip install 'psac[tensorboard]'."
+                "TensorBoard logs need the package tensorboard: pip install 'psac[tensorboard]'."
             ) from error
         self._open, self._folder = SummaryWriter, os.fspath(folder)
-        self._writer: Any = None  # as long as nothing is trained, nothing is written
+        self._writer: Any = None  # opened by `started`, so that a refused run writes nothing
 
     def __enter__(self) -> TensorBoard:
         return self

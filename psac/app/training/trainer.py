@@ -1,34 +1,33 @@
-"""A whole run from a recipe: data, private training, evaluation, files.
+"""Trains a run from a recipe: data, private training, evaluation, files.
 
     run = train(load_recipe("fashion-mnist-cnn"), "runs/first")
     print(run.summary()["accuracy"], run.summary()["epsilon"])
 
 Guarantees:
 
-- What is released is what `psac.make_private` releases; the trainer adds evaluations, those on
-  public records marked `"public": true`, and marks all else that it writes of the data with
+- Training releases what `psac.make_private` releases.  The trainer adds evaluations: on public
+  records they are marked `"public": true`.  Everything else that it writes about the data is marked
   `"private": false`.
-- Every `PrivacyWarning` is written into the folder; from then on the ledger says so, too.
+- Every `PrivacyWarning` is written to the folder and noted in the ledger.
 - A checkpoint is written before the first step, after every epoch and at least every minute, and
   the run goes on from it by `resume=True`.  With a seed, it then ends equal, bit by bit, to a run
   that was never interrupted, metrics included save for times; without one, steps that were lost
   with their process count as spent (`psac.checkpoint.saving`).
 - One process trains in a folder at a time; a second one is refused.
-- Ctrl-C ends it after the step at hand, saves, and raises `Interrupted`.
-- Every `epsilon` that is written was computed by the accountant from the ledger; lines where that
-  would take too long have none.
+- Ctrl-C stops it after the current step, saves, and raises `Interrupted`.
+- Every `epsilon` is computed from the ledger by the accountant; lines for which that would take too
+  long have none.
 """
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import warnings
 from collections.abc import Mapping
 from typing import Any
 
-from psac.accounting import Entry, PrivacyWarning, pricing
+from psac.accounting import PrivacyWarning
 from psac.accounting.pricing import LARGE_EPSILON, quietly
 from psac.app.training.assembly import (
     device_of,
@@ -44,19 +43,19 @@ from psac.app.training.evaluation import Evaluation, SeveralLabels, evaluate, lo
 from psac.app.training.interruption import Interrupted, Interruption
 from psac.app.training.metrics import MetricsLog
 from psac.app.training.observer import Observer, Silent
+from psac.app.training.price import price
+from psac.app.training.privacy_warnings import SEE_OWNER, PrivacyWarnings
 from psac.app.training.recipe import Recipe
 from psac.app.training.results import summary_of, write_mistakes, write_model
 from psac.app.training.run import Run, write_json
 from psac.app.training.splits import Splits, load_splits
-from psac.app.training.statistics import StepStatistics
-from psac.app.training.warned import Heard
+from psac.app.training.step_statistics import StepStatistics
 from psac.checkpoint.saving import load_checkpoint, save_checkpoint
 from psac.clipping.rules import AdaptivePSAC
 
 STEP_LINES = 400
 STEP_LINES_WITH_EPSILON = 20
 SAVE_SECONDS = 60.0
-WARNED = "psac warned about privacy during this run; the owner's page says of what."
 
 
 def train(
@@ -66,13 +65,21 @@ def train(
     resume: bool = False,
     observer: Observer | None = None,
 ) -> Run:
-    """Trains as the recipe says and returns the run in `folder`, which is new unless resumed.
+    """Trains a recipe and returns the run in `folder`.
 
-    A finished run that is resumed is returned as it is.
+    Args:
+        recipe: The settings of the run.
+        folder: The folder of the run, which must not hold one unless `resume` is true.
+        resume: Whether to continue the run in the folder.  A finished run is returned unchanged.
+        observer: Gets every line of the log as it is written.
+
+    Raises:
+        RunError: The folder holds a run, or no run to resume, or one with another recipe.
+        Interrupted: Training was stopped by a signal, and saved.
     """
     run = Run(folder)
     if run.started:
-        with run.locked():  # a folder that is in use is refused before any data are read
+        with run.locked():  # refuses a folder that is in use before any data are read
             pass
     run.refuse(recipe, resume=resume)
     if run.finished:
@@ -80,12 +87,14 @@ def train(
     run.refuse_lost_checkpoint()
     run.refuse_changed_model(recipe)
     device = device_of(recipe)
-    with Heard() as heard:
+    with PrivacyWarnings() as privacy_warnings:
         splits = load_splits(recipe, run.released()).to(device)
-        trainer = Trainer(recipe, run, splits, observer or Silent(), heard)
+        trainer = Trainer(recipe, run, splits, observer or Silent(), privacy_warnings)
         try:
             with run.locked(), seeded(seed_of_training(recipe), device):
-                run.refuse(recipe, resume=resume)  # another process may have been here meanwhile
+                run.refuse(
+                    recipe, resume=resume
+                )  # another process may have started a run meanwhile
                 run.refuse_lost_checkpoint()
                 run.enter(recipe, environment(seed=recipe.seed, device=device), splits.released)
                 trainer.train()
@@ -95,13 +104,18 @@ def train(
 
 
 class Trainer:
-    """One session of a run, from where its checkpoint is to the end."""
+    """One session of a run, from its checkpoint to its end."""
 
     def __init__(
-        self, recipe: Recipe, run: Run, splits: Splits, observer: Observer, heard: Heard
+        self,
+        recipe: Recipe,
+        run: Run,
+        splits: Splits,
+        observer: Observer,
+        privacy_warnings: PrivacyWarnings,
     ) -> None:
         self.recipe, self.run, self.splits, self.observer = recipe, run, splits, observer
-        self.heard = heard
+        self.privacy_warnings = privacy_warnings
         self.model = model_of(recipe, splits, run.model_source(recipe.model))
         self.private = private_of(recipe, splits, self.model)
         self.log = MetricsLog(run.metrics_path)
@@ -127,41 +141,43 @@ class Trainer:
     def _steps_left(self) -> int:
         return self.private.planned_steps - self.private.ledger.steps
 
-    # Beginning
+    # Starting
     def _start(self) -> None:
         resumed = self.run.checkpoint_path.exists()
         if resumed:
-            self._go_on()
+            self._resume()
         facts = self._facts()
         for sentence in (*self.splits.unsafe, *doubts(facts)):
             self.private.ledger.note_warning(sentence)
         self._note_warnings()
-        # Also when resumed: what load_checkpoint has charged is on disk before anything is added.
+        # Also when resumed, so that what load_checkpoint charged is on disk before the first step.
         self._save()
         follow_schedule(self.recipe, self.private)
         self.log.rewind(self.private.steps_taken)
         self.observer.started(self.log.write("start", **facts, resumed=resumed))
 
-    def _go_on(self) -> None:
-        """From the checkpoint.  What the other files say was spent since then is spent."""
+    def _resume(self) -> None:
+        """Loads the checkpoint, and charges for later steps that other files record."""
         path, private = self.run.checkpoint_path, self.private
         in_ledger = self.run.steps_in_ledger()
         extra = load_checkpoint(path, private)
         self.clock.add(extra["seconds"])
         if self.run.ledger_path.exists():
             private.ledger.include_notes(self.run.ledger())
-        if not private.ledger.secure:  # it repeats what was lost, which costs nothing
+        if not private.ledger.secure:  # with a seed, it repeats the lost steps exactly
             return
-        told = max((line.get("step", 0) for line in self.run.metrics()), default=0)
+        logged = max((line.get("step", 0) for line in self.run.metrics()), default=0)
         by_journal = private.ledger.steps - extra.get("spent", private.ledger.steps)
-        lost = max(in_ledger - private.ledger.steps, told - private.steps_taken - by_journal)
+        lost = max(in_ledger - private.ledger.steps, logged - private.steps_taken - by_journal)
         if lost > 0:
             private.charge(lost)
-            private.ledger.note_warning(f"{lost} steps were found in the metrics of the run alone.")
+            private.ledger.note_warning(
+                f"{lost} steps are recorded only in the metrics of the run."
+            )
             warnings.warn(
-                f"ledger and metrics of {self.run.folder} tell of {lost} more steps than "
-                f"{path.name} and its journal: these count as spent. If others ran that were not "
-                "written down, more was spent than the ledger says.",
+                f"ledger and metrics of {self.run.folder} record {lost} more steps than "
+                f"{path.name} and its journal. They count as spent. If steps ran that were not "
+                "recorded at all, more was spent than the ledger says.",
                 PrivacyWarning,
                 stacklevel=2,
             )
@@ -184,18 +200,18 @@ class Trainer:
         }
 
     def _planned_epsilon(self) -> float:
-        """The one place that warns of a large epsilon or delta, unless the calibration has."""
+        """The planned epsilon; warns of a large one unless the calibration has done so."""
         warned = self.recipe.epsilon is not None
         with quietly() if warned else contextlib.nullcontext():
             return self.private.planned_epsilon()
 
     def _note_warnings(self) -> None:
-        """What was warned of goes into the folder, and the ledger says that there was something."""
+        """Writes new warnings to the log, and notes in the ledger that there were some."""
         private = self.private
-        for text in self.heard.take():
+        for text in self.privacy_warnings.take():
             self.log.warn(text, step=private.steps_taken)
         if self.log.warnings and not private.ledger.warnings:
-            private.ledger.note_warning(WARNED)
+            private.ledger.note_warning(SEE_OWNER)
 
     # Training
     def _train_one_epoch(self, interruption: Interruption) -> None:
@@ -210,26 +226,26 @@ class Trainer:
             self.clock.count(len(private.sensitive.losses))
             if (step + 1) % self._logged_every == 0:
                 statistics.add(private.sensitive)
-            if not is_released:  # more of this logical batch is to come
+            if not is_released:  # the logical batch is not complete
                 continue
             if statistics.samples:
                 self._log_step(statistics, scale)
                 statistics = StepStatistics()
-            if private.steps_taken < last:  # the last one is saved when it is evaluated
+            if private.steps_taken < last:  # the last step is saved after the evaluation
                 if interruption.requested or self.clock.seconds_since_save() >= SAVE_SECONDS:
                     self._save()
                 if interruption.requested:
                     raise Interrupted(self.run.folder, interruption.number)
 
     def _scale(self) -> float | None:
-        """The one that the next batch is clipped with, if the rule has any."""
+        """The scale that the next batch is clipped with; None if the rule has none."""
         clipping = self.private.clipping
         if isinstance(clipping, AdaptivePSAC):
             return self.private.scale
         return getattr(clipping, "scale", None)
 
     def _log_step(self, statistics: StepStatistics, scale: float | None) -> None:
-        speed = self.clock.samples_per_second()  # before epsilon, which may take a second
+        speed = self.clock.samples_per_second()  # before pricing, which may take a second
         priced = self.private.steps_taken % self._priced_every == 0
         line = self.log.write(
             "step",
@@ -244,10 +260,10 @@ class Trainer:
         self.observer.stepped(line)
 
     def _epsilon(self) -> float:
-        spent = self.private.ledger.steps
+        spent, delta = self.private.ledger.steps, self.private.plan.delta
+        assert delta is not None  # assembly.py sets it
         if spent not in self._prices:
-            ledger = self.private.ledger
-            self._prices[spent] = _price(ledger.entries, self.private.plan.delta)
+            self._prices[spent] = price(self.private.ledger, delta)
         return self._prices[spent]
 
     def _place(self) -> dict[str, Any]:
@@ -288,7 +304,7 @@ class Trainer:
         save_checkpoint(self.run.checkpoint_path, self.private, extra=extra)
         self.clock.saved()
 
-    # The end
+    # Finishing
     def _finish(self) -> None:
         result, seconds = self._evaluation(), self.clock.public_seconds()
         summary = summary_of(
@@ -304,22 +320,18 @@ class Trainer:
             accuracy=summary["accuracy"],
             **self.splits.mark(),
         )
-        write_json(self.run.summary_path, summary)  # last: from here on the run is finished
+        write_json(self.run.summary_path, summary)  # written last, as it marks the run as finished
         self.observer.ended(line)
 
 
-@functools.lru_cache(maxsize=256)  # runs that differ in their seed have equal ledgers
-def _price(entries: tuple[Entry, ...], delta: float) -> float:
-    return pricing.price(entries, delta, "pld")  # without warnings: the plan was warned of
-
-
 def doubts(facts: Mapping[str, Any]) -> list[str]:
-    """What psac warns of when it prices such a plan, in words that may be published."""
-    said = []
+    """What psac warns of when it prices such a plan, as sentences that may be published."""
+    sentences = []
     if facts["planned_epsilon"] > LARGE_EPSILON:
-        said.append(f"Epsilon is above {LARGE_EPSILON:g}: the guarantee says next to nothing.")
+        sentences.append(f"Epsilon is above {LARGE_EPSILON:g}: the guarantee means very little.")
     if facts["delta"] >= 1 / facts["num_records"]:
-        said.append(
-            "Delta is not below 1 / records: a mechanism that publishes a random record would pass."
+        sentences.append(
+            "Delta is not below 1 / records: a mechanism that publishes a random record would "
+            "satisfy it."
         )
-    return said
+    return sentences

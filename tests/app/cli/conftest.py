@@ -30,6 +30,9 @@ epochs = 2
 optimizer = "sgd"
 learning_rate = 0.5
 momentum = 0.5
+
+[data_settings]
+classes = ["0", "1"]
 """
 
 

@@ -22,7 +22,7 @@ def run(call, place):
 def test_a_single_step_keeps_its_promise(call):
     found = call("audit", *FEW)
     assert found.code == 0, found.err
-    assert "promised" in found.out
+    assert "guaranteed" in found.out
     assert "gaussian" in found.out
     assert "passed" in found.out
 
@@ -40,7 +40,7 @@ def test_a_run_is_attacked_with_its_own_plan(call, run, monkeypatch):
     assert plan["sampling_rate"] == pytest.approx(32 / 200)
     assert plan["clipping"] == psac.PSAC(r=0.2, bound=0.5)
     promised = run.ledger().epsilon(run.summary()["delta"])
-    assert f"own ledger promises epsilon {numerals.epsilon(promised)} at delta 1e-4" in found.out
+    assert f"the run guarantees epsilon {numerals.epsilon(promised)} at delta 1e-4" in found.out
     assert "clopper_pearson" in " ".join(found.out.split())
 
 
@@ -64,4 +64,4 @@ def test_what_cannot_be_attacked_is_said(call, place):
     assert trained.code == 0, trained.err
     refused = call("audit", "fixed")
     assert refused.code == 1
-    assert "the attack is on Poisson sampling" in refused.message
+    assert "the attack is for Poisson sampling" in refused.message

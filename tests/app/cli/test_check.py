@@ -115,11 +115,11 @@ def test_operations_that_torch_runs_record_by_record_are_named(call, models):
 @pytest.mark.parametrize(
     ("target", "message"),
     [
-        ("my_models.py", "names no function"),
+        ("my_models.py", "does not name a function"),
         ("other.py:small", "there is no file other.py"),
         ("other_module:small", "there is no module 'other_module'"),
         ("my_models.py:smal", "It has: small, own_loss, by_name"),
-        ("my_models.py:arg", "takes classes: it must be callable without arguments"),
+        ("my_models.py:arg", "needs classes, but it is called without arguments"),
         ("my_models.py:alone", "returned (Linear). It must return (model, batch)"),
         ("my_models.py:without_labels", "returned a batch of type Tensor"),
     ],

@@ -56,8 +56,8 @@ def test_without_a_network_the_digits_stand_in_and_the_demo_says_so(
     done = call("demo")
     assert done.code == 0, done.err
     assert set(asked) == {"digits-linear"}
-    assert "Fashion-MNIST cannot be had: no network [here]" in done.out
-    assert "digits of scikit-learn stand in" in done.out
+    assert "Fashion-MNIST cannot be fetched: no network [here]" in done.out
+    assert "8 x 8 digits of scikit-learn instead" in done.out
 
 
 def test_a_demo_that_was_stopped_goes_on(call, place, asked, monkeypatch):

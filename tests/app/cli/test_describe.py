@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from psac.app.cli.app import app
-from psac.app.data.toml import read
+from psac.app.toml import read
 from psac.app.training import Run
 
 HEADER = ["patient_id", "age", "bmi", "ward", "admitted", "note", "back"]
@@ -65,7 +65,7 @@ def here(tmp_path, monkeypatch) -> Path:
 
 def test_a_described_table_marks_all_that_was_seen(here):
     said = psac("data", "describe", "patients.csv", "--label", "back", "--yes")
-    assert "age: 1 cell is no number: '12o' in record 78" in said
+    assert "age: 1 cell is not a number: '12o' in record 78" in said
     text = (here / "patients.toml").read_text()
     mark = "seen in private data: confirm that it is public, or replace it"
     values = [
@@ -112,7 +112,7 @@ def unique_cells() -> set[str]:
     return {cell for cell, count in counts.items() if count == 1 and cell not in ("12o", "")}
 
 
-@pytest.mark.filterwarnings("ignore:.*some have a category that the model does not know")
+@pytest.mark.filterwarnings("ignore:.*have a category that the model does not know")
 @pytest.mark.parametrize("private", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_a_session_publishes_no_cell_that_occurs_once(here, private):
     psac("data", "describe", "patients.csv", "--label", "back", "--yes")

@@ -42,7 +42,7 @@ def test_a_folder_that_cannot_be_written_ends_in_one_sentence(call, place, monke
     found = call("train", "mine.toml")
     assert found.code == 1
     sentence = (
-        "Error: runs/mine cannot be read or written (Permission denied). Take another folder."
+        "Error: runs/mine cannot be read or written (Permission denied). Choose another folder."
     )
     assert found.message == sentence
 
@@ -66,7 +66,7 @@ def test_a_stop_before_the_first_step_speaks_of_no_lost_steps(call, place, monke
     monkeypatch.setattr("psac.training.train", stopped)
     found = call("train", "mine.toml")
     assert found.code == 130
-    assert "Stopped before the first step: nothing was trained." in found.message
+    assert "Stopped before the first step. Nothing was trained." in found.message
     assert "lost" not in found.message
 
 
@@ -77,7 +77,7 @@ def test_a_stop_after_steps_that_were_not_saved_still_says_so(call, place, monke
     assert call("train", "mine.toml", "--epochs", "0.2").code == 0
     monkeypatch.setattr("psac.training.train", stopped)
     found = call("train", "mine.toml", "--resume")
-    assert "is lost, and counts as spent" in found.message
+    assert "are lost, but count as spent" in found.message
 
 
 def test_ctrl_c_during_an_import_ends_in_one_sentence(call, place, monkeypatch, capsys):

@@ -28,7 +28,7 @@ def test_predictions_are_a_table_on_stdout_or_in_a_file(call, run):
         assert row[row["prediction"]] == max(row["0"], row["1"], key=float)
     written = call("predict", "first", "new.npz", "--output", "out.csv")
     assert written.out == ""
-    assert "2 records in out.csv" in written.message
+    assert "2 predictions: out.csv" in written.message
     assert (run.parent / "out.csv").read_text() == shown.out
 
 
@@ -36,7 +36,10 @@ def test_a_file_that_is_there_is_not_overwritten_without_force(call, run):
     (run.parent / "out.csv").write_text("mine")
     refused = call("predict", "first", "new.npz", "--output", "out.csv")
     assert refused.code == 2
-    assert "out.csv exists. Give another --output, or --force." in refused.message
+    assert (
+        "out.csv already exists. Choose another --output, or overwrite it with --force."
+        in refused.message
+    )
     assert (run.parent / "out.csv").read_text() == "mine"
     assert call("predict", "first", "new.npz", "--output", "out.csv", "--force").code == 0
     assert (run.parent / "out.csv").read_text().startswith("file,record,prediction,0,1\nnew.npz,1,")
@@ -65,4 +68,4 @@ def test_answers_can_be_joined_by_the_columns_of_the_input(call, place):
 def test_a_folder_without_a_model_is_an_error(call, place):
     found = call("predict", place, "mine.toml")
     assert found.code == 1
-    assert "there is no trained model" in found.message
+    assert "has no trained model" in found.message

@@ -9,8 +9,8 @@ import pytest
 
 import psac
 from psac.accounting.schemes import SCHEMES
-from psac.app.cli import curve, schemes
-from psac.app.cli.budget import Budget
+from psac.app.cli import epsilon_curve, sampling_comparison
+from psac.app.cli.plan_options import PlanOptions
 
 PLAN = {"delta": 1e-5, "sampling_rate": 0.01, "steps": 100}
 OPTIONS = ("--delta", "1e-5", "--sampling-rate", "0.01", "--steps", "100")
@@ -58,7 +58,7 @@ def test_a_person_sees_a_curve_that_rises_to_the_price(call):
 def test_points_of_the_curve_are_prices_that_are_never_too_low():
     plan = {"sampling": "poisson", "relation": "add-or-remove-one", "num_records": None, **PLAN}
     spent = psac.epsilon(noise_multiplier=4.0, **PLAN)
-    points = curve.points({**plan, "noise_multiplier": 4.0, "epsilon": spent})
+    points = epsilon_curve.points({**plan, "noise_multiplier": 4.0, "epsilon": spent})
     assert [steps for steps, _ in points] == sorted({steps for steps, _ in points})
     for steps, price in points[:: len(points) // 4]:
         exact = psac.epsilon(noise_multiplier=4.0, **PLAN | {"steps": steps})
@@ -69,7 +69,7 @@ def test_points_of_the_curve_are_prices_that_are_never_too_low():
 def test_every_scheme_is_compared_at_its_own_price(call):
     found = json.loads(call("calibrate", "0.2", *BY_RECORDS, "--compare", "--json").out)
     rows = {(row["sampling"], row["relation"]): row for row in found["schemes"]}
-    assert rows.keys() == SCHEMES.keys() == schemes.METHODS.keys()
+    assert rows.keys() == SCHEMES.keys() == sampling_comparison.METHODS.keys()
     first = rows["poisson", "add-or-remove-one"]
     assert first["noise_multiplier"] == pytest.approx(found["noise_multiplier"])
     assert first["epsilon"] == pytest.approx(found["epsilon"])
@@ -85,7 +85,7 @@ def test_every_scheme_is_compared_at_its_own_price(call):
 def test_the_comparison_says_what_it_cannot_price(call):
     shown = call("epsilon", "4.0", *OPTIONS, "--compare").out
     assert "needs --records" in shown
-    assert "Shuffled epochs have no row" in shown
+    assert "Shuffled epochs are not in the table" in shown
     assert "arXiv:2412.16802" in shown
 
 
@@ -99,9 +99,9 @@ def test_a_picture_is_written(call, tmp_path, name):
 
 def test_balls_in_bins_get_the_rate_of_their_bins():
     for rate, bins in ((1 / 93, 93), (0.01, 100), (512 / 60_000, 118), (1.0, 1)):
-        asked = Budget(sampling_rate=rate, steps=10, delta=1e-5, sampling="balls-in-bins")
+        asked = PlanOptions(sampling_rate=rate, steps=10, delta=1e-5, sampling="balls-in-bins")
         assert asked.plan()["sampling_rate"] == 1 / bins
-    asked = Budget(records=1000, batch_size=300, epochs=2, sampling="balls-in-bins")
+    asked = PlanOptions(records=1000, batch_size=300, epochs=2, sampling="balls-in-bins")
     assert (asked.plan()["sampling_rate"], asked.plan()["steps"]) == (1 / 4, 8)
 
 
@@ -117,7 +117,7 @@ def test_balls_in_bins_get_the_rate_of_their_bins():
         ((*OPTIONS, "--sampling", "poison"), "Did you mean 'poisson'?"),
         ((*OPTIONS, "--sampling", "shuffle"), "is refused"),
         ((*OPTIONS, "--relation", "neighbour"), "neighbour"),
-        ((*OPTIONS, "--plot", "curve.gif"), "it must end in .svg, .png, .pdf"),
+        ((*OPTIONS, "--plot", "curve.gif"), "the file must end in .svg, .png, .pdf"),
         (("--records", "10", "--batch-size", "20", "--epochs", "1"), "20"),
     ],
 )

@@ -8,7 +8,7 @@ import signal
 
 import pytest
 
-from psac.app.cli.settings import SETTINGS
+from psac.app.cli.recipe_options import SETTINGS
 from psac.app.training import Recipe, Run
 from psac.app.training.recipe import CHOICES
 from psac.sampling import SCHEMES
@@ -16,7 +16,7 @@ from psac.sampling import SCHEMES
 SHORT = ("--epochs", "0.2", "--physical-batch-size", "64")
 DIRECT = (
     "--data", "records", "--model", "linear", "--noise-multiplier", "4", "--batch-size", "32",
-    "--epochs", "0.2", "--learning-rate", "0.5",
+    "--epochs", "0.2", "--learning-rate", "0.5", "--data-settings", 'classes=["0","1"]',
 )  # fmt: skip
 
 
@@ -78,7 +78,7 @@ def test_every_option_reaches_the_recipe(call, place, monkeypatch):
     call("train", "mine.toml", "--label", "income", "--data-settings", "size=8")
     assert dataclasses.asdict(found[0]) == other | {"noise_multiplier": None, "momentum": 0.0}
     assert (found[1].momentum, found[1].noise_multiplier) == (0.1, 2.0)
-    assert found[2].data_settings == {"label": "income", "size": 8}
+    assert found[2].data_settings == {"classes": ["0", "1"], "label": "income", "size": 8}
 
 
 def test_a_run_can_be_described_by_options_alone(call, place):
@@ -117,7 +117,7 @@ def test_a_run_is_told_in_lines_where_there_is_no_terminal(call, place):
     assert "weights " in sensitive
     assert "loss" not in public
     assert result.startswith("accuracy ")
-    assert page == "The page of this run: first/report.html"
+    assert page == "Report: first/report.html"
     assert (place / "first" / "report.html").exists()
 
 
@@ -126,7 +126,7 @@ def test_accuracy_on_held_out_private_records_is_said_to_be_not_private(call, pl
     public, sensitive = done.out.splitlines()[1].split("; not private: ")
     assert "accuracy" not in public
     assert "on validation records" in sensitive
-    assert "on private validation records (not private: do not publish), always" in done.out
+    assert "on private validation records (not private: do not publish), " in done.out
 
 
 def test_quiet_prints_one_line(call, place):
@@ -151,7 +151,7 @@ def test_an_occupied_folder_is_a_failure_and_says_how_to_go_on(call, place):
     assert call("train", "mine.toml", *SHORT).code == 0
     again = call("train", "mine.toml", *SHORT)
     assert again.code == 1
-    assert "runs/mine holds a run already" in again.message
+    assert "runs/mine already holds a run" in again.message
     assert "--resume" in again.message
     assert call("train", "--run", "runs/mine", "--resume").code == 0  # finished: as it is
 
@@ -168,7 +168,7 @@ def test_an_occupied_folder_is_a_failure_and_says_how_to_go_on(call, place):
         (("mine.toml", "--epochs", "-1"), "Invalid value: --epochs is -1.0: it must be finite"),
         (("mine.toml", "--batch-size", "0"), "Invalid value: --batch-size is 0"),
         ((*DIRECT, "--r", "-1"), "Invalid value: --r is -1.0"),
-        (("--run", "nothere", "--resume"), "nothere holds no run to go on with"),
+        (("--run", "nothere", "--resume"), "nothere holds no run to resume"),
         (("mine.toml", "--epochs", "many"), "unable to parse string as a number"),
         (("mine.toml", "--epoch", "1"), "No such option: --epoch"),
         (("mine.toml", "--data-settings", "size"), "give NAME=VALUE"),
@@ -200,9 +200,9 @@ def test_the_request_of_a_scheduler_to_end_saves_and_a_second_one_ends_at_once(
     stopped = call("train", "mine.toml", "--quiet")
     assert stopped.code == 128 + (signal.SIGTERM if signals == 1 else signal.SIGINT)
     assert stopped.out == ""
-    assert f"Stopped, and saved as of step {saved}." in stopped.err
+    assert f"Stopped and saved at step {saved}." in stopped.err
     assert "psac train --run runs/mine --resume" in stopped.err
-    assert ("is lost, and counts as spent" in stopped.err) == (signals == 2)
+    assert ("are lost, but count as spent" in stopped.err) == (signals == 2)
     assert Run("runs/mine").ledger().steps == saved
 
 
@@ -218,7 +218,7 @@ def test_ctrl_c_saves_and_the_command_that_is_printed_goes_on(place, start):
     assert stopped["kind"] == "stopped"
     assert 0 < stopped["step"] == Run(place / "runs" / "mine").ledger().steps < 2500
     assert stopped["go_on"] == "psac train --run runs/mine --resume"
-    assert "Stopped, and saved as of step" in err
+    assert "Stopped and saved at step" in err
     assert stopped["go_on"] in err
     assert "Traceback" not in err
     resumed = start(*stopped["go_on"].split()[1:], "--json", folder=place)
@@ -262,7 +262,7 @@ def test_a_log_for_tensorboard_is_beside_the_run(call, place):
 
 @pytest.mark.parametrize("seconds", [30.0, 0.0])
 def test_lines_come_by_the_clock_too(call, place, monkeypatch, seconds):
-    monkeypatch.setattr("psac.app.cli.view.SECONDS_BETWEEN_LINES", seconds)
+    monkeypatch.setattr("psac.app.cli.views.SECONDS_BETWEEN_LINES", seconds)
     done = call("train", "mine.toml", "--run", "run", "--epochs", "0.5")
     told = [line for line in done.out.splitlines() if line.startswith("  step ")]
     assert len(told) == (1 if seconds else 4)  # three steps and an evaluation
@@ -271,8 +271,8 @@ def test_lines_come_by_the_clock_too(call, place, monkeypatch, seconds):
 def test_a_seeded_run_says_that_it_is_not_private(place, start):
     process = start("train", "mine.toml", "--seed", "1", "--epochs", "0.2", folder=place)
     out, err = process.communicate(timeout=300)
-    assert "A seed is given: this run is NOT private." in out
-    assert "NOT private (a seed was given)" in out
+    assert "The seed makes this run repeatable and NOT private." in out
+    assert "NOT private (seeded)" in out
     assert err == ""  # it is said once
     environment = json.loads((place / "runs" / "mine" / "environment.json").read_text())
     assert environment["command"] == "psac train mine.toml --seed 1 --epochs 0.2"

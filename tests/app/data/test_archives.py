@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from psac.app.data.archives import Damaged, members_of
-from tests.app.data.made import deb, tgz, zipped
+from tests.app.data.small_files import deb, tgz, zipped
 
 FILES = {"inner/a.txt": b"alpha", "inner/odd.txt": b"odd", "b.txt": b"beta"}
 
@@ -21,7 +21,7 @@ class TestEveryArchive:
 
     def test_says_which_file_is_missing(self, tmp_path, name, pack):
         (tmp_path / name).write_bytes(pack(FILES))
-        with pytest.raises(Damaged, match=r"holds no c\.txt"):
+        with pytest.raises(Damaged, match=r"does not contain c\.txt"):
             members_of(tmp_path / name, {"b.txt", "c.txt"})
 
     @pytest.mark.parametrize("keep", [0, 7, 60, 100, -30])

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from psac.app.data import cifar, load
-from psac.app.data.attributes import GROUPS, attribute_names, labels_of
-from tests.app.data.made import write
+from psac.app.data import load
+from psac.app.data.sets import cifar
+from psac.app.data.sets.attributes import GROUPS, attribute_names, labels_of
+from tests.app.data.small_files import write
 from tests.app.data.test_pictures import cifar_records
 
 CLASSES = cifar.CIFAR10.classes

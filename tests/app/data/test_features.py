@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from psac.app.data import catalogue, features
+from psac.app.data import catalogue
 from psac.app.data.records import TensorRecords
+from psac.app.data.sets import features
 
 
 @pytest.fixture
@@ -26,7 +27,7 @@ def pictures(monkeypatch, tmp_path):
         )
         for split, n in (("train", 25), ("test", 15))
     }
-    monkeypatch.setattr(features, "_pictures", made.__getitem__)
+    monkeypatch.setattr(features, "_images", made.__getitem__)
     monkeypatch.setattr(features, "PART", 10)
     monkeypatch.setenv("PSAC_CACHE", str(tmp_path))
     return made
@@ -72,7 +73,7 @@ def test_computing_goes_on_where_it_was_stopped_and_is_done_once(pictures, monke
     told = []
     catalogue.load("cifar10-features", progress=lambda *call: told.append(call))
     assert again.seen == 40 - 20
-    assert told[-1] == ("features of test pictures", 15, 15)
+    assert told[-1] == ("features of test images", 15, 15)
     catalogue.load("cifar10-features", "test")
     assert again.seen == 40 - 20
 

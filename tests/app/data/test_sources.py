@@ -11,7 +11,7 @@ import pytest
 from psac.app.data import sources
 from psac.app.data.sources import Installed, Package, SourceFailed, Web, WebArchive
 from tests.app.data.conftest import Answer
-from tests.app.data.made import sha256, tgz, zipped
+from tests.app.data.small_files import sha256, tgz, zipped
 
 real_run = sources.run
 
@@ -58,7 +58,7 @@ def test_an_archive_is_checked_before_it_is_opened(tmp_path, served):
     )
     assert source.fetch(tmp_path, silent) == {"a": b"alpha"}
     served["https://data.org/a.zip"] = zipped({"in/a": b"other"})
-    with pytest.raises(SourceFailed, match="another SHA-256"):
+    with pytest.raises(SourceFailed, match="does not have the SHA-256"):
         source.fetch(tmp_path, silent)
 
 
@@ -86,7 +86,7 @@ def test_a_package_of_another_content_is_refused(tmp_path, monkeypatch):
     source = Package(
         client="npm", package="made@1.0", sha256=sha256(b""), members={"a": "package/a"}
     )
-    with pytest.raises(SourceFailed, match="another SHA-256"):
+    with pytest.raises(SourceFailed, match="does not have the SHA-256"):
         source.fetch(tmp_path, silent)
 
 
@@ -114,7 +114,7 @@ def test_a_client_that_is_not_there_is_a_reason(tmp_path):
     [
         ("W: slow\nE: No packages found", "E: No packages found"),
         ("npm error code E404\nnpm error A complete log is there", "npm error code E404"),
-        ("", "it ended with 3"),
+        ("", "it ended with exit code 3"),
     ],
 )
 def test_a_client_that_fails_says_why(tmp_path, lines, reason):
@@ -131,7 +131,7 @@ def test_an_installed_package_gives_its_files_without_being_imported(tmp_path, m
     monkeypatch.syspath_prepend(tmp_path)
     source = Installed(module="carrier", members={"a.csv": "a.csv.gz"})
     assert source.fetch(tmp_path, silent) == {"a.csv": b"1,2"}
-    with pytest.raises(SourceFailed, match=r"b\.csv is not there"):
+    with pytest.raises(SourceFailed, match=r"b\.csv does not exist"):
         Installed(module="carrier", members={"b.csv": "b.csv"}).fetch(tmp_path, silent)
     with pytest.raises(SourceFailed, match="not installed"):
         Installed(module="no_such_package", members={}).fetch(tmp_path, silent)

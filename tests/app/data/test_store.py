@@ -17,9 +17,9 @@ import pytest
 import psac
 from psac.app.data import store
 from psac.app.data.entry import DataNotFound, Entry
-from psac.app.data.mnist import MNIST
+from psac.app.data.sets.mnist import MNIST
 from psac.app.data.sources import SourceFailed
-from tests.app.data.made import sha256
+from tests.app.data.small_files import sha256
 
 FILES = {"a.bin": b"alpha", "b.bin": b"beta"}
 
@@ -78,7 +78,7 @@ def test_if_no_source_gives_the_error_says_what_where_why_and_what_to_do(cache):
     message = str(caught.value)
     assert f"looked for a.bin, b.bin in {cache / 'made'}" in message
     assert "the shelf: it is empty" in message
-    assert "the shelf: b.bin has another SHA-256" in message
+    assert "the shelf: b.bin does not have the SHA-256" in message
     assert "`psac data get made`" in message
     assert "root=" in message
     assert not (cache / "made" / "a.bin").exists()

@@ -110,10 +110,10 @@ def test_a_record_adds_at_most_the_bound_however_many_copies_it_has():
 
 @pytest.mark.parametrize(("copies", "shift"), [(1, 1), (2, 0), (0, 3)])
 def test_copies_that_would_not_differ_are_refused(copies, shift):
-    with pytest.raises(ValueError, match=f"copies is {copies} and shift {shift}: there must be 2"):
+    with pytest.raises(ValueError, match=f"copies is {copies} and shift is {shift}: use 2"):
         ShiftedCopies(network(), copies=copies, shift=shift)
 
 
 def test_what_is_no_picture_is_refused():
-    with pytest.raises(ValueError, match=r"inputs have the shape \[3, 8\]: copies are made of pic"):
+    with pytest.raises(ValueError, match=r"inputs have the shape \[3, 8\]: copies need images"):
         ShiftedCopies(nn.Identity(), copies=2, shift=1)(torch.rand(3, 8))

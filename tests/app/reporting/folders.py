@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 import psac
-from psac.app.reporting.runs import price
+from psac.app.training.price import price
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 EDGES = [k / 4 for k in range(-16, 13)]

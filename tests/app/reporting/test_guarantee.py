@@ -19,13 +19,13 @@ def of_one_release(noise_multiplier: float) -> Meaning:
 def test_bounds_hold_for_the_best_attack_on_one_gaussian_and_are_near_it(mean):
     meaning = of_one_release(1 / mean)
     best_guess = norm.cdf(mean / 2)
-    best_found = norm.cdf(norm.ppf(FALSE_POSITIVES) + mean)
+    best_rate = norm.cdf(norm.ppf(FALSE_POSITIVES) + mean)
     assert best_guess <= meaning.guess <= best_guess + 0.03
-    assert best_found <= meaning.found <= 3 * best_found + 0.002
+    assert best_rate <= meaning.true_positives <= 3 * best_rate + 0.002
 
 
 def test_without_noise_everything_is_found():
-    assert of_one_release(0.0) == Meaning(guess=1.0, found=1.0)
+    assert of_one_release(0.0) == Meaning(guess=1.0, true_positives=1.0)
 
 
 def test_words_get_worse_as_guesses_get_better():

@@ -124,7 +124,7 @@ def forms(pixels: np.ndarray) -> list[bytes]:
 
 def test_no_picture_and_no_name_of_one_is_in_any_file_that_may_be_published(tmp_path):
     found = pictures(tmp_path / "all", np.random.default_rng(1))
-    own = {"size": 8, "channels": 1}
+    own = {"size": 8, "channels": 1, "classes": ["dark", "light"]}
     recipe = Recipe(data=str(tmp_path / "all"), data_settings=own, **SETTINGS)
     files = published(train(recipe, tmp_path / "run"))
     assert "predictions.json" not in files
@@ -139,7 +139,7 @@ def test_no_picture_and_no_name_of_one_is_in_any_file_that_may_be_published(tmp_
 
 def test_pictures_that_the_recipe_calls_public_are_shown_and_would_have_been_found(tmp_path):
     found = pictures(tmp_path / "all", np.random.default_rng(1))
-    own = {"size": 8, "channels": 1}
+    own = {"size": 8, "channels": 1, "classes": ["dark", "light"]}
     recipe = Recipe(data=str(tmp_path / "all"), data_settings=own, test_is_public=True, **SETTINGS)
     run = train(recipe, tmp_path / "run")
     files = published(run)
@@ -149,4 +149,35 @@ def test_pictures_that_the_recipe_calls_public_are_shown_and_would_have_been_fou
     tests = [pixels for path, pixels in found if "test" in path.parts]
     first = forms(tests[mistakes[0]["record"] - 1])  # records count from 1
     assert any(form in files["report-public.html"] for form in first)
-    assert "Public test records, with what the model said" in files["report-public.html"].decode()
+    assert "Public test records with the prediction" in files["report-public.html"].decode()
+
+
+# ---- Classes that were read off the records
+
+
+@pytest.mark.filterwarnings("ignore::psac.PrivacyWarning")
+@pytest.mark.parametrize("kind", ["folders", "arrays"])
+def test_classes_read_off_the_records_are_stated_wherever_the_run_is_shown(tmp_path, kind):
+    if kind == "folders":
+        pictures(tmp_path / "all", np.random.default_rng(1))
+        own = {"size": 8, "channels": 1}
+    else:
+        own = {}
+        (tmp_path / "all").mkdir()
+        for split, count in (("train", 40), ("test", 10)):
+            x = np.random.default_rng(1).normal(size=(count, 4)).astype(np.float32)
+            np.savez(tmp_path / "all" / f"{split}.npz", x=x, y=np.arange(count) % 2)
+    data = str(tmp_path / "all")
+    with pytest.raises(ValueError, match="nothing states the classes"):
+        train(Recipe(data=data, data_settings=own, **SETTINGS), tmp_path / "refused")
+    assert not (tmp_path / "refused").exists()
+    recipe = Recipe(data=data, data_settings=own | {"unsafe": True}, **SETTINGS)
+    run = train(recipe, tmp_path / "run")
+    (sentence,) = run.summary()["unsafe"]
+    assert sentence.startswith("The classes in the ")
+    assert sentence.endswith("were read off the private records.")
+    assert sentence in run.ledger().warnings
+    assert sentence in run.model_facts()["warnings"]
+    page = published(run)["report-public.html"].decode()
+    assert page.count(sentence) >= 2  # the banner and the privacy card
+    assert "This is proved" not in page

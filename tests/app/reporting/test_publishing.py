@@ -7,7 +7,8 @@ import shutil
 
 import pytest
 
-from psac.app.reporting.runs import read
+from psac.app.reporting.publishing import published
+from psac.app.reporting.snapshot import read
 from tests.app.reporting.pages import page_of, public_part, words_of
 
 PRIVATE = ("loss", "samples", "norms", "weights", "histogram", "seconds", "samples_per_second")
@@ -53,7 +54,7 @@ def test_no_private_number_is_in_a_published_page(runs, tmp_path, name):
     page = page_of(other, tmp_path, publish=True)
     assert "7354" not in page
     assert "7,354" not in page
-    assert "Inside the training" not in page
+    assert "Training diagnostics" not in page
     assert "Gradient norms" not in page
     shown = words_of(page_of(other, tmp_path))
     assert "7,354" in shown  # the test would see it
@@ -76,11 +77,11 @@ def test_results_on_held_out_training_records_are_private(runs, tmp_path):
     summary = json.loads((runs["held-out"] / "summary.json").read_text())
     accuracy = f"{100 * summary['accuracy']:.1f} %"
     page = page_of(runs["held-out"], tmp_path)
-    assert f"Accuracy {accuracy} on 10,000 private records that were held out" in words_of(page)
+    assert f"Accuracy {accuracy} on 10,000 held-out private records" in words_of(page)
     assert "not private: do not publish" in words_of(page)
     published = words_of(page_of(runs["held-out"], tmp_path, publish=True))
     assert accuracy not in published
-    assert "evaluated on private records that were held out" in published
+    assert "evaluated on held-out private records" in published
     assert "Confusion matrix" not in published
 
 
@@ -109,13 +110,13 @@ def test_a_published_comparison_is_the_same_whatever_the_private_values(runs, tm
 
 
 def test_a_published_run_holds_only_what_is_listed(runs):
-    run = read(runs["secure"]).published()
+    run = published(read(runs["secure"]))
     assert all(set(line) <= {"kind", "step", "epoch", "epsilon", "scale", "private"}
                for line in run.steps)  # fmt: skip
     assert run.seconds is None
     assert run.accuracy is not None
     assert "data_root" not in run.recipe
-    hidden = read(runs["held-out"]).published()
+    hidden = published(read(runs["held-out"]))
     assert hidden.accuracy is None
     assert not hidden.mistakes
 
@@ -152,7 +153,7 @@ def test_results_that_nobody_called_public_are_not_published(runs, tmp_path):
     assert "<img" not in page
     assert "public test" not in words
     assert "Test records are NOT covered" in words
-    assert read(own).published().accuracy is None
+    assert published(read(own)).accuracy is None
 
 
 def test_nor_is_a_page_published_with_a_single_mistake_of_them(runs, tmp_path):
@@ -215,14 +216,14 @@ def test_a_run_that_psac_warned_of_is_never_called_proved(runs, tmp_path, publis
     sentence = "The categories of a column were read off the records."
     words = words_of(page_of(runs["secure"], tmp_path, publish=publish))
     assert "proved for every attack" in words
-    assert "Warnings None by psac." in words
+    assert "Warnings None from psac." in words
     own = with_warnings(runs["secure"], tmp_path / "own", sentence)
     page = page_of(own, tmp_path, publish=publish)
     words = words_of(page)
     assert "proved" not in words
     assert "Report of a training run" in words
     assert words.count(sentence) == 2  # at the top, and on the card
-    assert "what it warned of is not covered" in words
+    assert "does not cover what psac warned of" in words
     assert 'class="verdict good"' not in page
 
 

@@ -11,7 +11,7 @@ import pytest
 
 import psac
 from psac.app.reporting import NoRun, report
-from psac.app.reporting.runs import price
+from psac.app.training.price import price
 from tests.app.reporting.folders import make_run
 from tests.app.reporting.pages import Tags, page_of, words_of
 
@@ -20,8 +20,8 @@ CARD = ["Guarantee", "Setting", "What is protected", "Neighbouring data", "Data 
         "Steps", "Random generator", "Not covered"]  # fmt: skip
 FIGURES = ["Accuracy", "Evaluation loss", "Accuracy of each class", "Confusion matrix",
            "Examples of mistakes", "Training loss", "Gradient norms", "Weights",
-           "Distribution of norms", "The rule over these norms", "Throughput",
-           "Records drawn"]  # fmt: skip
+           "Distribution of gradient norms", "The clipping rule over these norms", "Throughput",
+           "Batch size"]  # fmt: skip
 
 
 def edit(path, **values):
@@ -67,13 +67,23 @@ def test_a_page_says_what_the_guarantee_rests_on(runs, tmp_path):
         "Privacy loss distributions (PLD)",
         "noise multiplier 1.2",
         "PSAC(r=0.1, bound=0.1, scale=1.0)",
-        "without sight of the others, by construction (vmap).",
+        "depends on that record only, by construction (vmap).",
         "88 of 88 planned",
         "cryptographic generator",
-        "a person behind several records",
+        "a person with several records",
     ):
         assert fact in words, fact
     assert "can hardly tell whether any one record was in the data" in words
+
+
+def test_a_page_says_what_was_released_before_training(own, tmp_path):
+    ledger = psac.Ledger.from_json(json.loads((own / "ledger.json").read_text()))
+    what = "private ranges of 'age' (release 12ab34cd)"
+    ledger.record(noise_multiplier=9.0, sampling_rate=1.0, num_records=60_000, what=what)
+    (own / "ledger.json").write_text(json.dumps(ledger.to_json()))
+    for publish in (False, True):
+        words = words_of(page_of(own, tmp_path, publish=publish))
+        assert "the optimizer state, private ranges of 'age', and the ledger." in words
 
 
 def test_a_page_says_how_many_copies_of_a_picture_were_seen(own, tmp_path):
@@ -87,9 +97,9 @@ def test_a_page_says_how_many_copies_of_a_picture_were_seen(own, tmp_path):
 def test_a_page_says_how_records_were_kept_apart_if_the_run_does(own, tmp_path, publish):
     edit(own / "ledger.json", isolation=["vmap", "alone"])
     words = words_of(page_of(own, tmp_path, publish=publish))
-    assert "the others, by construction (vmap, alone)." in words
+    assert "that record only, by construction (vmap, alone)." in words
     edit(own / "ledger.json", isolation=[])
-    assert "Isolation not written" in words_of(page_of(own, tmp_path, publish=publish))
+    assert "Isolation unknown" in words_of(page_of(own, tmp_path, publish=publish))
 
 
 @pytest.mark.parametrize("publish", [False, True])
@@ -130,7 +140,7 @@ def test_a_seeded_run_is_called_not_private_everywhere(runs, tmp_path):
     assert "Reproducible, hence not private." in words
     assert "(seed 7)" in words
     assert "This model protects nobody" in words
-    assert "NOT secure: seeded" in words
+    assert "NOT secure: the generator was seeded" in words
     assert "None: the noise is reproducible." in words
     assert "can hardly tell" not in words
     assert "Learned scale" in words  # of its adaptive rule
@@ -159,7 +169,7 @@ def test_without_a_ledger_nothing_is_promised(own, tmp_path, damage, publish):
     assert "can hardly tell" not in words
     assert "Report of a training run" in words
     assert "Epsilon \N{EN DASH} unknown: there is no ledger" in words
-    assert "Guarantee unknown: there is no ledger" in words
+    assert "Guarantee Unknown, because the ledger" in words
     assert "differential privacy." not in words
     assert "may be published" not in words
     assert "epsilon spent" not in words
@@ -181,7 +191,7 @@ def test_a_run_killed_in_the_middle_of_a_line_is_reported(runs, tmp_path):
     words = words_of(page_of(own, tmp_path))
     assert "This run is not finished." in words
     assert "of 88 planned steps are done" in words
-    assert "a damaged line was left out" in words
+    assert "a damaged line was skipped" in words
     assert "summary.json is missing" not in words  # as it should be
 
 
@@ -208,13 +218,13 @@ def test_damaged_files_are_told_and_survived(own, tmp_path):
 
 def test_an_epsilon_that_is_not_the_ledgers_is_contradicted(own, tmp_path):
     edit(own / "summary.json", epsilon=0.5)
-    assert "The run wrote epsilon 0.5; its ledger prices" in words_of(page_of(own, tmp_path))
+    assert "The run wrote epsilon 0.5, but its ledger costs" in words_of(page_of(own, tmp_path))
 
 
 def test_no_noise_is_no_privacy(tmp_path):
     folder = make_run(tmp_path / "run", epochs=1, noise_multiplier=0.0)
     words = words_of(page_of(folder, tmp_path))
-    assert "This model is not private: it was trained without noise" in words
+    assert "This model is not private: it was trained with no noise" in words
     assert "infinite" in words
     assert "Report of a training run" in words
 
@@ -275,7 +285,7 @@ def test_many_classes_give_a_list_instead_of_a_matrix(own, tmp_path):
     edit(own / "summary.json", confusion_matrix=matrix, classes=None, per_class_accuracy=None)
     page = page_of(own, tmp_path)
     assert "Confusion matrix" not in page
-    assert "What is taken for what, most often" in page
+    assert "Most frequent confusions" in page
 
 
 def test_the_page_is_beside_the_run_unless_told_otherwise(own, tmp_path):
@@ -296,16 +306,18 @@ def test_a_folder_that_is_no_run_is_refused_with_what_was_sought(runs, tmp_path)
     (tmp_path / "notes.txt").write_text("")
     with pytest.raises(NoRun, match=r"is a file"):
         report(tmp_path / "notes.txt")
-    with pytest.raises(NoRun, match=r"is no run: none of recipe.toml.*It holds notes.txt"):
+    with pytest.raises(
+        NoRun, match=r"is not a run: it has none of recipe.toml.*It holds notes.txt"
+    ):
         report(tmp_path)
-    with pytest.raises(NoRun, match=r"These of its folders are runs.*killed.*secure"):
+    with pytest.raises(NoRun, match=r"It contains runs.*killed.*secure"):
         report(runs["secure"].parent)
 
 
 def test_no_folder_and_the_same_folder_twice_are_refused(own):
     with pytest.raises(ValueError, match="folders is empty"):
         report([])
-    with pytest.raises(ValueError, match="given twice"):
+    with pytest.raises(ValueError, match="listed twice"):
         report([own, own.parent / "x" / ".." / own.name])
 
 
@@ -314,6 +326,6 @@ def test_accuracy_is_held_against_the_same_answer_to_all_but_never_by_private_re
         return words_of(report(str(own), **how).read_text())
 
     edit(own / "summary.json", constant_accuracy=0.747)
-    assert "always the most frequent answer (74.7" in words(publish=True)
+    assert "always predicting the most frequent class (74.7" in words(publish=True)
     edit(own / "summary.json", split="validation", private=False)
-    assert "always the most frequent answer" not in words(publish=True)
+    assert "always predicting the most frequent class" not in words(publish=True)

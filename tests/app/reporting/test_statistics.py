@@ -9,18 +9,18 @@ import statistics as plain
 import pytest
 from scipy.special import stdtr
 
-from psac.app.reporting.runs import Run
+from psac.app.reporting.snapshot import RunSnapshot
 from psac.app.reporting.statistics import Group, comparisons, groups, paired
 from psac.app.reporting.statistics import welch as compared_by_welch
 
-EMPTY = Run(
+EMPTY = RunSnapshot(
     name="", recipe={}, environment={}, start={}, resumed=0, steps=(), evaluations=(), end={},
     summary={}, mistakes=(), mistakes_are_public=False, warned=(), ledger=None,
     epsilon=3.0, notes=(),
 )  # fmt: skip
 
 
-def run(accuracy: float, *, rule: str = "psac", seed: int | None = None, **settings) -> Run:
+def run(accuracy: float, *, rule: str = "psac", seed: int | None = None, **settings) -> RunSnapshot:
     recipe = {"data": "mnist", "model": "cnn", "rule": rule, "epsilon": 3.0, **settings}
     recipe |= {} if seed is None else {"seed": seed}
     summary = {"accuracy": accuracy}

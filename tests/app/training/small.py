@@ -15,7 +15,7 @@ import torch
 
 import psac
 from psac.app.training import Recipe, trainer
-from psac.app.training.records import Records
+from psac.app.training.in_memory import Records
 from psac.app.training.splits import Splits
 
 CLASSES = ("left", "middle", "right")

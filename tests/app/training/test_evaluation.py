@@ -11,9 +11,9 @@ from torch import nn
 
 import psac
 from psac.app.training.evaluation import Evaluation, evaluate, loss_of, losses_of
+from psac.app.training.in_memory import Records
 from psac.app.training.metrics import MetricsLog, read
-from psac.app.training.records import Records
-from psac.app.training.statistics import EDGES, StepStatistics
+from psac.app.training.step_statistics import EDGES, StepStatistics
 from psac.gradients import ClippedSum, Evaluator
 
 

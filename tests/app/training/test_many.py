@@ -18,6 +18,7 @@ from psac.app.training import Job, Recipe, Run, train_many
 from tests.app.training import small
 
 ROOT = Path(__file__).parents[3]
+CLASSES = {"classes": list(small.CLASSES)}
 
 
 def clouds(folder: Path) -> Path:
@@ -36,7 +37,10 @@ def data(tmp_path) -> str:
 
 def jobs(data: str, folder: Path, *, count: int = 3, **settings) -> list[Job]:
     return [
-        Job(small.recipe(data=data, seed=seed, **settings), folder / f"seed{seed}")
+        Job(
+            small.recipe(data=data, data_settings=CLASSES, seed=seed, **settings),
+            folder / f"seed{seed}",
+        )
         for seed in range(count)
     ]
 
@@ -68,7 +72,7 @@ def test_finished_runs_are_not_made_again(data, tmp_path):
     told: list[tuple[str, str]] = []
     train_many(wanted, watch=lambda job, line: told.append((job.folder.name, line["kind"])))
     assert wanted[0].folder.joinpath("metrics.jsonl").read_bytes() == before
-    assert [kind for name, kind in told if name == "seed0"] == ["found"]
+    assert [kind for name, kind in told if name == "seed0"] == ["already_finished"]
     assert all(Run(job.folder).finished for job in wanted)
 
 
@@ -164,7 +168,7 @@ def test_children_of_a_killed_parent_end_by_themselves(data, tmp_path):
 def test_a_child_that_dies_is_told_of(data, tmp_path, monkeypatch):
     monkeypatch.setattr("psac.app.training.many.CHILD", "import os; os.kill(os.getpid(), 9)")
     [outcome] = train_many(jobs(data, tmp_path / "runs", count=1))
-    assert "it ended with -9" in str(outcome.error)
+    assert "the process ended with exit code -9" in str(outcome.error)
 
 
 def test_a_recipe_survives_the_way_to_the_child(data):

@@ -115,7 +115,7 @@ def test_a_run_does_not_go_on_with_a_file_that_was_changed(networks):
         train(asked("fitted"), "run", resume=True)
     networks.write_text(NETWORKS)
     run.model_source_path.write_text(NETWORKS.replace("Tanh", "ReLU"))
-    with pytest.raises(RunError, match=r"model\.py is gone or was changed"):
+    with pytest.raises(RunError, match=r"model\.py is missing or was changed"):
         train(asked("fitted"), "run", resume=True)
     assert run.ledger().steps == 3
 
@@ -124,9 +124,13 @@ def test_a_run_does_not_go_on_with_a_file_that_was_changed(networks):
     ("model", "settings", "message"),
     [
         ("networks.py:plane", {}, "has no function 'plane'. It has: plain, fitted"),
-        ("nowhere.py:plain", {}, r"there is no file nowhere\.py"),
-        ("networks.py:wants", {}, "takes more, and is given none"),
-        ("networks.py:fitted", {"depth": 2}, "takes input_shape, classes, width, and is given"),
+        (
+            "nowhere.py:plain",
+            {},
+            r"nowhere\.py, which model 'nowhere\.py:plain' names, does not exist",
+        ),
+        ("networks.py:wants", {}, "takes more, but would get none"),
+        ("networks.py:fitted", {"depth": 2}, "takes input_shape, classes, width, but would get"),
         ("networks.py:nothing", {}, "returned a int"),
         ("networks.py:mixing", {}, "BatchNorm1d"),
     ],

@@ -33,7 +33,11 @@ def pictures(tmp_path) -> Run:
         folder.mkdir(parents=True)
         for k in range(10):
             Image.new("L", (10, 8), level + k).save(folder / f"{k}.png")
-    return trained(tmp_path, tmp_path / "pictures", data_settings={"size": 6, "channels": 1})
+    return trained(
+        tmp_path,
+        tmp_path / "pictures",
+        data_settings={"size": 6, "channels": 1, "classes": ["dark", "light"]},
+    )
 
 
 def test_pictures_are_read_as_the_training_data_were(pictures, tmp_path):
@@ -54,7 +58,7 @@ def test_a_folder_stands_for_its_pictures(pictures, tmp_path):
 def test_arrays_need_no_labels(tmp_path):
     x = np.random.default_rng(0).normal(size=(30, 3)).astype(np.float32)
     np.savez(tmp_path / "all.npz", x=x, y=np.arange(30) % 3)
-    run = trained(tmp_path, tmp_path / "all.npz")
+    run = trained(tmp_path, tmp_path / "all.npz", data_settings={"classes": ["0", "1", "2"]})
     np.savez(tmp_path / "new.npz", x=x[:5])
     found = list(predictions(run, [tmp_path / "new.npz"]))
     assert [row.record for row in found] == [1, 2, 3, 4, 5]
@@ -120,7 +124,7 @@ def test_columns_that_were_not_learned_are_refused_by_their_names(
 
 def test_a_table_without_records_has_no_predictions(table, tmp_path):
     assert answers(table, tmp_path / "new.csv", "work,age\n") == []
-    with pytest.raises(FileNotFoundError, match=r"new\.csv holds no records"):
+    with pytest.raises(FileNotFoundError, match=r"new\.csv is empty"):
         answers(table, tmp_path / "new.csv", "")
 
 
@@ -133,7 +137,7 @@ def test_columns_that_were_not_learned_are_carried_through(table, tmp_path):
 
 
 def test_unknown_categories_are_counted_and_count_as_none(table, tmp_path):
-    with pytest.warns(UserWarning, match=r"of 3 records, some have .* \(2 in 'work'\)"):
+    with pytest.warns(UserWarning, match=r"some of 3 records have .* \(2 in 'work'\)"):
         found = answers(table, tmp_path / "new.csv", "age,work\n50,pilot\n50,shop\n50,clerk\n")
     assert found[0] == found[2] != found[1]
     expected = table.model()(torch.tensor([[0.5, 0.0, 0.0, 0.0]])).softmax(1)[0]
@@ -143,7 +147,7 @@ def test_unknown_categories_are_counted_and_count_as_none(table, tmp_path):
 def test_a_model_that_keeps_no_columns_reads_no_table(table, tmp_path):
     facts = table.model_facts() | {"columns": None}
     table.write_model(table.model(), facts)
-    with pytest.raises(ValueError, match="how its columns would become inputs is not known"):
+    with pytest.raises(ValueError, match="does not say how columns become inputs"):
         answers(table, tmp_path / "new.csv", "age,work\n50,shop\n")
 
 
@@ -152,10 +156,10 @@ def test_a_model_that_is_not_whole_is_named_and_a_resumed_run_writes_it_anew(tab
     content, spent = table.model_path.read_bytes(), table.ledger().steps
     for broken in (content[:-40], content[:20], b""):
         table.model_path.write_bytes(broken)
-        with pytest.raises(RunError, match=r"model\.safetensors is not a whole model"):
+        with pytest.raises(RunError, match=r"model\.safetensors is not a complete model"):
             answers(table, tmp_path / "new.csv", "age,work\n50,shop\n")
     save_file({"weight": torch.zeros(1)}, table.model_path)
-    with pytest.raises(RunError, match=r"model\.safetensors is not a whole model of a run"):
+    with pytest.raises(RunError, match=r"model\.safetensors is not a complete model of a run"):
         table.model_facts()
     table.summary_path.unlink()
     train(table.recipe(), table.folder, resume=True)
@@ -189,9 +193,9 @@ def test_what_does_not_fit_is_refused(pictures, tmp_path):
     (tmp_path / "empty").mkdir()
     for name, error, message in (
         ("wide.npz", ValueError, r"\[7\], but the model takes \[1, 6, 6\]"),
-        ("notes.txt", ValueError, "no kind that can be read"),
-        ("table.csv", ValueError, "is a table, but the run was trained on"),
-        ("empty", FileNotFoundError, "no pictures"),
+        ("notes.txt", ValueError, "cannot be read"),
+        ("table.csv", ValueError, "is a table, but the model, trained on"),
+        ("empty", FileNotFoundError, "contains no images"),
         ("nothing.png", FileNotFoundError, "there is no file"),
     ):
         with pytest.raises(error, match=message):

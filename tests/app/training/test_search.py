@@ -61,7 +61,7 @@ def test_draws_are_repeatable_with_a_seed_alone():
 
 
 def test_what_would_change_the_budget_cannot_be_swept():
-    with pytest.raises(ValueError, match="epochs is no setting that a sweep can change"):
+    with pytest.raises(ValueError, match="epochs cannot be changed by a sweep"):
         grid(small.recipe(), {"epochs": [1, 2]})
     with pytest.raises(ValueError, match="Did you mean 'learning_rate'"):
         grid(small.recipe(), {"learning_rat": [1, 2]})
