@@ -61,6 +61,20 @@ for _name, _kind in KINDS.items():
         (5, 6, 3),
         lambda m, x: m(m(x)[0].sin())[0],
     )
+# States that fill whole vectors of the compiled loops
+rows(
+    "lstm_of_wide_states",
+    lambda: nn.LSTM(4, 32, 2, bidirectional=True, batch_first=True),
+    SHAPE,
+    lambda m, x: flat(m(x)),
+)
+rows(
+    "lstm_of_wide_states_and_several_sequences",
+    lambda: nn.LSTM(4, 16, batch_first=True, bias=False),
+    SHAPE,
+    lambda m, x: flat(m(x.view(3, 2, 4))),
+)
+rows("lstm_cell_of_a_wide_state", lambda: nn.LSTMCell(4, 16), (5, 4), lambda m, x: flat(m(x)))
 for _name in ("rnn", "rnn_relu", "gru"):  # torch's own LSTM refuses it
     rows(
         f"{_name}_written_in_place",
