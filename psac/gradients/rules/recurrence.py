@@ -27,6 +27,7 @@ from psac.gradients.kernels.loops import Loops, loops
 
 sigmoid_backward = torch.ops.aten.sigmoid_backward.default
 tanh_backward = torch.ops.aten.tanh_backward.default
+CLOSED = 1e4  # what a gate of 0 or 1 is the sigmoid of, whatever is added by a hidden state
 
 
 class Weights(NamedTuple):
@@ -80,11 +81,16 @@ class Lstm(torch.autograd.Function):
     def forward(
         ctx: Any, inputs: Tensor, zeros: Tensor, zeros_of_projection: Tensor | None,
         hidden: Tensor, cell: Tensor, weights: Weights, kept: list[Tensor],
+        ended: Tensor | None = None,
     ) -> Any:  # fmt: skip
+        """Where a record has `ended`, its cell stays as it is."""
         steps, width = inputs.shape[1], cell.shape[-1]
         gates = F.linear(inputs, weights.input, weights.input_bias)
         if weights.hidden_bias is not None:
             gates.add_(weights.hidden_bias)
+        if ended is not None:
+            gates[..., :width].masked_fill_(ended, -CLOSED)
+            gates[..., width : 2 * width].masked_fill_(ended, CLOSED)
         states, cells = room_for_states(hidden, steps), room_for_states(cell, steps)
         squashed = torch.empty_like(cells[1:])
         full = states[1:] if weights.projection is None else torch.empty_like(squashed)
@@ -119,7 +125,7 @@ class Lstm(torch.autograd.Function):
                 gates, cells, squashed, weights.hidden, d_outputs, d_cell
             )
             first = [d.view(d_cell.shape) for d in first]
-            return of_inputs(ctx, d_zeros), d_zeros, None, *first, None, None
+            return of_inputs(ctx, d_zeros), d_zeros, None, *first, None, None, None
         i, f, g, o = gates.chunk(4, -1)
         # what each gate gets: of the cell's gradient, or (the last) of the output's
         of_gates = [
@@ -145,7 +151,7 @@ class Lstm(torch.autograd.Function):
         d_zeros = by_record(found, d_outputs)
         d_projected = None if weights.projection is None else by_record(arriving, d_outputs)
         first = d_h.view(*d_cell.shape[:2], -1), d_c.view(d_cell.shape)
-        return of_inputs(ctx, d_zeros), d_zeros, d_projected, *first, None, None
+        return of_inputs(ctx, d_zeros), d_zeros, d_projected, *first, None, None, None
 
 
 class Gru(torch.autograd.Function):
