@@ -11,10 +11,10 @@ from torch import nn
 
 import psac
 from psac.gradients.contributions import base as contributions
-from psac.gradients.contributions import lookup, ragged, single
+from psac.gradients.contributions import lookup, ragged, routed, single
 from psac.gradients.kernels import loops
 from psac.gradients.kernels.loops import CANCELLATION, Geometry
-from psac.gradients.rules import normalization, patches, plane
+from psac.gradients.rules import normalization, patches, plane, recurrence
 from psac.native import compiling as _compiling
 from tests.gradients.cases import CASES
 from tests.gradients.test_against_the_loop import IGNORED, hold_to_the_loop
@@ -362,14 +362,15 @@ def test_without_a_compiler_there_are_none(monkeypatch):
 
 
 # Where there is a compiler, the whole table runs with the loops; these are the rules they replace.
-SERVED = ("conv", "linear", "norm", "embedding", "positions")
+SERVED = ("conv", "linear", "norm", "embedding", "positions", "lstm", "routed")
 PASSING = list(CASES)
 
 
 @pytest.mark.filterwarnings(*IGNORED)
 @pytest.mark.parametrize("name", [k for k in PASSING if any(word in k for word in SERVED)])
 def test_rules_do_without_the_loops(name, monkeypatch):
-    for module in (contributions, lookup, plane, normalization, ragged, single):
+    users = contributions, lookup, plane, normalization, ragged, recurrence, routed, single
+    for module in users:
         monkeypatch.setattr(module, "loops", lambda: None)
     torch.manual_seed(0)
     model, batch, loss, way = CASES[name]()
@@ -386,6 +387,57 @@ def test_convolutions_whose_gradients_are_not_kept_sum_up_either_way(name, direc
     torch.manual_seed(0)
     model, batch, loss, way = CASES[name]()
     hold_to_the_loop(model, loss, batch, way, 1e-4)
+
+
+@needs_a_compiler
+@given(
+    records=st.sampled_from([1, 2, 4, 7]),
+    sequences=st.integers(1, 3),
+    steps=st.integers(1, 5),
+    vectors=st.integers(1, 3),
+    size=st.sampled_from([1e-3, 1.0, 40.0]),
+)
+def test_an_lstm_and_its_gradients_equal_those_of_torch(records, sequences, steps, vectors, size):
+    width = vectors * compiled.lanes
+    layer, rows = torch.nn.LSTM(4 * width, width, bias=False), records * sequences
+    torch.nn.init.eye_(layer.weight_ih_l0)
+    gates = (size * torch.randn(records, steps, sequences, 4 * width)).requires_grad_()
+    first = torch.randn(2, 1, rows, width, requires_grad=True)
+    out, (_, last) = layer(gates.transpose(0, 1).flatten(1, 2), (first[0], first[1]))
+    d_outputs, d_cell = torch.randn(records, steps, sequences, width), torch.randn(rows, width)
+    given = d_outputs.transpose(0, 1).flatten(1, 2), d_cell.unsqueeze(0)
+    of_gates, of_first = torch.autograd.grad([out, last], [gates, first], given)
+    values, hidden = gates.detach().clone(), layer.weight_hh_l0.detach()
+    states, cells = first.detach().repeat(1, steps + 1, 1, 1)
+    squashed = torch.empty_like(cells[1:])
+    compiled.lstm(values, states, cells, squashed, hidden)
+    close = {"rtol": 1e-4, "atol": 1e-5}
+    torch.testing.assert_close(states[1:], out.detach(), **close)
+    torch.testing.assert_close(cells[-1:], last.detach(), **close)
+    found = compiled.lstm_backward(values, cells, squashed, hidden, d_outputs, d_cell)
+    torch.testing.assert_close(found[0], of_gates, **close)
+    torch.testing.assert_close(torch.stack(found[1:]), of_first[:, 0], **close)
+
+
+@needs_a_compiler
+def test_rows_of_an_lstm_do_not_see_each_other():
+    width = compiled.lanes
+    gates, hidden = torch.randn(5, 3, 1, 4 * width), torch.randn(4 * width, width)
+    results = []
+    for spoiled in (False, True):
+        values, states = gates.clone(), torch.zeros(2, 4, 5, width)
+        if spoiled:
+            values[1], states[0, 0, 3], d_outputs = torch.nan, torch.inf, torch.ones(5, 3, 1, width)
+            d_outputs[2] = torch.inf
+        else:
+            d_outputs = torch.ones(5, 3, 1, width)
+        squashed = torch.empty(3, 5, width)
+        compiled.lstm(values, *states, squashed, hidden)
+        found = compiled.lstm_backward(
+            values, states[1], squashed, hidden, d_outputs, torch.ones(5, width)
+        )
+        results.append([states[0][:, [0, 4]], *(part[[0, 4]] for part in found)])
+    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
 
 
 @needs_a_compiler

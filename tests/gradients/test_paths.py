@@ -16,6 +16,7 @@ from psac.gradients import ClippedSum, Evaluator
 from psac.gradients.groups import TOGETHER
 from tests import oracles
 from tests.gradients.cases import CASES
+from tests.gradients.models.recurrent import PACKED
 from tests.gradients.models.selections import PARTED, SELECTED
 
 X = torch.tensor([[1.0, 2.0], [-3.0, 1.0], [2.0, 2.0], [-1.0, -1.0]])
@@ -156,7 +157,7 @@ def some_masks() -> tuple[Tensor, Tensor]:
     return torch.randn(4, 6, 2), torch.rand(4, 6).argsort(1) < torch.tensor([[2], [6], [1], [4]])
 
 
-@pytest.mark.parametrize("name", [*SELECTED, *PARTED])
+@pytest.mark.parametrize("name", [*SELECTED, *PARTED, *PACKED])
 def test_only_functions_that_need_the_number_of_rows_are_evaluated_path_by_path(name):
     torch.manual_seed(0)
     model, batch, loss, _ = CASES[name]()
@@ -170,6 +171,20 @@ def test_how_many_rows_other_records_select_changes_nothing():
     for mask in (masks, torch.cat([masks[:1], ~masks[1:]])):
         norms.append(psac.per_sample_norms(model, masked_mean, (x, mask))[0])
     assert norms[0] == norms[1]
+
+
+def test_steps_behind_the_last_change_nothing():
+    model = nn.LSTM(2, 16, batch_first=True, bidirectional=True)
+
+    def loss(model: nn.Module, x: Tensor, length: Tensor) -> Tensor:
+        packed = nn.utils.rnn.pack_padded_sequence(x, length, True, enforce_sorted=False)
+        return torch.stack(model(packed)[1]).square().sum()
+
+    x, lengths, norms = torch.randn(4, 6, 2), torch.tensor([2, 6, 3, 6]), []
+    for filler in (0, 1e3):
+        x[0, 2:], x[2, 3:] = filler, filler
+        norms.append(psac.per_sample_norms(model, loss, (x, lengths)))
+    assert torch.equal(*norms)
 
 
 def test_rows_that_are_not_selected_are_not_computed_with():

@@ -11,6 +11,7 @@
     lookup       the norm of rows that are added to a table; `lookup_sum` adds them, weighted
     layer_norm   sums over positions, of gradients and of their products with the inputs
     group_norm   the same, where positions stand last
+    lstm         all steps of an LSTM, and `lstm_backward`
 
 All are for float32 on the CPU, and do what the rules do in torch operations otherwise: `loops()` is
 None where they cannot be compiled or disagree with those.  Samples are spread over torch's threads.
@@ -50,6 +51,7 @@ COUNTING = (
 
 # Of the mass that a Gram form adds up, what must be left for float32 to hold the norm to 1e-4.
 CANCELLATION = 2e-3
+WIDEST_STATE = 128  # of an LSTM whose weights stay in the cache
 LOOKS = 64  # rows sampled to estimate how much is padding
 
 
@@ -412,6 +414,35 @@ class Loops:
         self._run("group_norm", n, *addresses, channels, groups, p, n, out.data_ptr())
         return out
 
+    def serves_lstm(self, width: int, gates: Tensor, *others: Tensor) -> bool:
+        """Weights that stay in the cache, and a state that fills whole vectors."""
+        fits = width % self.lanes == 0 and width <= WIDEST_STATE
+        return fits and gates.is_contiguous() and self.serves(gates, *others)
+
+    def lstm(
+        self, gates: Tensor, states: Tensor, cells: Tensor, squashed: Tensor, hidden: Tensor
+    ) -> None:
+        """Of gates [n, t, b, 4h] from the inputs; of states and cells [t + 1, m, h] the first is
+        there.  What is missing is put in its place, the hyperbolic tangents of cells in `squashed`.
+        """
+        self._recur("lstm", gates, states, cells, squashed, hidden.t().contiguous())
+
+    def lstm_backward(
+        self, gates: Tensor, cells: Tensor, squashed: Tensor, hidden: Tensor,
+        d_outputs: Tensor, d_cell: Tensor,
+    ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+        """Gradients of the gates, and of the first state and cell."""
+        found, first_state, first_cell = map(torch.empty_like, (gates, cells[0], cells[0]))
+        given = d_outputs.contiguous(), d_cell.contiguous(), found, first_state, first_cell
+        self._recur("lstm_backward", gates, None, cells, squashed, hidden.contiguous(), *given)
+        return found, first_state, first_cell
+
+    def _recur(self, name: str, gates: Tensor, *given: Tensor | None) -> None:
+        n, steps, sequences, width = gates.shape
+        addresses = [address(tensor) for tensor in (gates, *given)]
+        sizes = width // 4, steps, n * sequences, sequences
+        self._run(name, n * sequences, *addresses[:5], *sizes, *addresses[5:])
+
 
 def address(tensor: Tensor | None) -> int | None:
     return None if tensor is None else tensor.data_ptr()
@@ -484,8 +515,10 @@ def _agree(compiled: Loops) -> bool:
     added = right.new_zeros(3, 5, 37).index_add_(1, index[0, :3], right[:, :3])
     added.index_add_(1, index[0, 4:], right[:, 4:])
     of_layer_norm = list(zip(*compiled.layer_norm(right, right, mean, rstd), strict=True))
+    recurred, of_lstm = _lstm(compiled, random(3, 3, 2, 4 * compiled.lanes), random(2, 6, compiled.lanes))
     of_one, thin = geometry._replace(channels=1, out_channels=1, groups=4), random(2, 4, 1, 3, 2)
     expected = {
+        "lstm": of_lstm,
         "depthwise": torch.stack(
             [p @ g for p, g in zip(patches.view(8, 6, 28), grad.view(8, 28), strict=True)]
         ).view(2, 4, 1, 3, 2),
@@ -513,6 +546,7 @@ def _agree(compiled: Loops) -> bool:
     }
     compiled.depthwise(inputs, grad, of_one, thin)
     results = {
+        "lstm": recurred,
         "depthwise": thin,
         "norms": compiled.convolution(inputs, grad, geometry, kept, of_channels),
         "formed": kept[:, 0, :, :4],
@@ -539,6 +573,31 @@ def _agree(compiled: Loops) -> bool:
     return all(
         torch.allclose(results[name], expected[name], rtol=1e-4, atol=1e-4) for name in expected
     )
+
+
+def _lstm(found: Loops, gates: Tensor, given: Tensor) -> tuple[Tensor, Tensor]:
+    """Outputs and all gradients, by the loops and by torch."""
+    steps, width = gates.shape[1], gates.shape[3] // 4
+    hidden = torch.arange(4.0 * width * width).mul_(0.7).sin_().view(4 * width, width) / 4
+    states, cells = given.unsqueeze(1).repeat(1, steps + 1, 1, 1)
+    squashed, d_outputs = torch.empty_like(cells[1:]), gates[..., :width].cos()
+    with torch.enable_grad():
+        leaves = [t.clone().requires_grad_() for t in (gates, states[0], cells[0])]
+        total, h, c = leaves
+        outputs = []
+        for one in total.transpose(0, 1).flatten(1, 2):
+            i, f, g, o = (one + h @ hidden.t()).chunk(4, 1)
+            c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+            h = o.sigmoid() * c.tanh()
+            outputs.append(h)
+        out = torch.stack(outputs).unflatten(1, (len(gates), -1)).transpose(0, 1)
+        grads = torch.autograd.grad([out, c], leaves, [d_outputs, c.detach()])
+    gates = gates.clone()
+    found.lstm(gates, states, cells, squashed, hidden)
+    ours = found.lstm_backward(gates, cells, squashed, hidden, d_outputs, cells[-1])
+    parts = states[1:].unflatten(1, (len(gates), -1)).transpose(0, 1), *ours
+    theirs = out.detach(), *grads
+    return tuple(torch.cat([t.flatten() for t in side]) for side in (parts, theirs))  # type: ignore[return-value]
 
 
 def square_sum(values_n: Tensor) -> Tensor:

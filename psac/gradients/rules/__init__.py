@@ -28,7 +28,7 @@ from psac.gradients.rules import (
     losses,
     matrix,
 )
-from psac.gradients.rules import normalization, recurrent, routing, values
+from psac.gradients.rules import normalization, recurrent, routing, selection, values
 
 Rule = Callable[..., Any]
 FUNCTIONS_OF_TORCH: Any = torch._C._VariableFunctions  # type: ignore[attr-defined]
@@ -122,6 +122,10 @@ FUNCTIONS: dict[Rule, tuple[Any, ...]] = {
     losses.multi_margin: (torch.nn.functional.multi_margin_loss,),
     losses.multilabel_margin: (torch.nn.functional.multilabel_margin_loss,),
 }  # fmt: skip
+selection.RECURRENT.update(
+    {torch.lstm: recurrent.lstm, torch.gru: recurrent.gru,
+     torch.rnn_tanh: recurrent.rnn_tanh, torch.rnn_relu: recurrent.rnn_relu}
+)  # fmt: skip
 RULES: dict[Any, Rule] = {
     function: rule for rule, functions in FUNCTIONS.items() for function in functions
 }

@@ -2,7 +2,8 @@
 
 Written out in torch operations, a step is a dozen nodes of the graph.  Here it is one matrix
 product and a few pointwise operations, forward and backward; what does not depend on the step
-before is computed for all steps at once.
+before is computed for all steps at once.  An LSTM whose weights stay in the cache runs in a
+compiled loop, all of it.
 
 A function gets inputs [n, t, b, i], zeros of the shape of the gates that are added to them, so that
 they get the gates' gradients, a first state [n, b, h], and the weights, which get none.  It returns
@@ -22,8 +23,11 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from psac.gradients.kernels.loops import Loops, loops
+
 sigmoid_backward = torch.ops.aten.sigmoid_backward.default
 tanh_backward = torch.ops.aten.tanh_backward.default
+CLOSED = 1e4  # what a gate of 0 or 1 is the sigmoid of, whatever is added by a hidden state
 
 
 class Weights(NamedTuple):
@@ -61,6 +65,15 @@ def room_for_states(first_nbh: Tensor, steps: int) -> Tensor:
     return values
 
 
+def loops_for(weights: Weights, gates: Tensor, *state: Tensor) -> Loops | None:
+    """The compiled loops, where they serve and are faster."""
+    compiled = loops()
+    if compiled is None or weights.projection is not None:
+        return None
+    width = weights.hidden.shape[1]
+    return compiled if compiled.serves_lstm(width, gates, weights.hidden, *state) else None
+
+
 class Lstm(torch.autograd.Function):
     """Gates are i, f, g, o."""
 
@@ -68,34 +81,51 @@ class Lstm(torch.autograd.Function):
     def forward(
         ctx: Any, inputs: Tensor, zeros: Tensor, zeros_of_projection: Tensor | None,
         hidden: Tensor, cell: Tensor, weights: Weights, kept: list[Tensor],
+        ended: Tensor | None = None,
     ) -> Any:  # fmt: skip
+        """Where a record has `ended`, its cell stays as it is."""
         steps, width = inputs.shape[1], cell.shape[-1]
         gates = F.linear(inputs, weights.input, weights.input_bias)
-        gates = by_step(gates if weights.hidden_bias is None else gates.add_(weights.hidden_bias))
+        if weights.hidden_bias is not None:
+            gates.add_(weights.hidden_bias)
+        if ended is not None:
+            gates[..., :width].masked_fill_(ended, -CLOSED)
+            gates[..., width : 2 * width].masked_fill_(ended, CLOSED)
         states, cells = room_for_states(hidden, steps), room_for_states(cell, steps)
-        squashed, turned = torch.empty_like(cells[1:]), weights.hidden.t()
+        squashed = torch.empty_like(cells[1:])
         full = states[1:] if weights.projection is None else torch.empty_like(squashed)
-        h, c, s, out = (part.unbind(0) for part in (states, cells, squashed, full))
-        for t, total in enumerate(gates.unbind(0)):
-            torch.addmm(total, h[t], turned, out=total)
-            i, f, g, o = total.chunk(4, 1)
-            total[:, : 2 * width].sigmoid_()
-            torch.mul(f, c[t], out=c[t + 1]).addcmul_(i, g.tanh_())
-            torch.mul(o.sigmoid_(), torch.tanh(c[t + 1], out=s[t]), out=out[t])
-            if weights.projection is not None:
-                torch.mm(out[t], weights.projection.t(), out=h[t + 1])
+        ctx.compiled = loops_for(weights, gates, hidden, cell)
+        if ctx.compiled is not None:
+            ctx.compiled.lstm(gates, states, cells, squashed, weights.hidden)
+        else:
+            gates, turned = by_step(gates), weights.hidden.t()
+            h, c, s, out = (part.unbind(0) for part in (states, cells, squashed, full))
+            for t, total in enumerate(gates.unbind(0)):
+                torch.addmm(total, h[t], turned, out=total)
+                i, f, g, o = total.chunk(4, 1)
+                total[:, : 2 * width].sigmoid_()
+                torch.mul(f, c[t], out=c[t + 1]).addcmul_(i, g.tanh_())
+                torch.mul(o.sigmoid_(), torch.tanh(c[t + 1], out=s[t]), out=out[t])
+                if weights.projection is not None:
+                    torch.mm(out[t], weights.projection.t(), out=h[t + 1])
         kept.append(by_record(states[:-1], inputs))
         if weights.projection is not None:
             kept.append(by_record(full, inputs))
         ctx.save_for_backward(gates, cells, squashed)
         ctx.weights = weights
-        return by_record(states[1:], inputs).clone(), c[-1].view(cell.shape).clone()
+        return by_record(states[1:], inputs).clone(), cells[-1].view(cell.shape).clone()
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, d_outputs: Tensor, d_cell: Tensor) -> Any:
         weights, (gates, cells, squashed) = ctx.weights, ctx.saved_tensors
         width = cells.shape[-1]
+        if ctx.compiled is not None:
+            d_zeros, *first = ctx.compiled.lstm_backward(
+                gates, cells, squashed, weights.hidden, d_outputs, d_cell
+            )
+            first = [d.view(d_cell.shape) for d in first]
+            return of_inputs(ctx, d_zeros), d_zeros, None, *first, None, None, None
         i, f, g, o = gates.chunk(4, -1)
         # what each gate gets: of the cell's gradient, or (the last) of the output's
         of_gates = [
@@ -121,7 +151,7 @@ class Lstm(torch.autograd.Function):
         d_zeros = by_record(all_d_gates, d_outputs)
         d_projected = None if weights.projection is None else by_record(arriving, d_outputs)
         first = d_h.view(*d_cell.shape[:2], -1), d_c.view(d_cell.shape)
-        return of_inputs(ctx, d_zeros), d_zeros, d_projected, *first, None, None
+        return of_inputs(ctx, d_zeros), d_zeros, d_projected, *first, None, None, None
 
 
 class Gru(torch.autograd.Function):

@@ -16,6 +16,7 @@ from torch import Tensor
 from psac.gradients.rules.matrix import of_product
 from psac.gradients.rules.physical import are_records, detached, physically
 from psac.gradients.rules.recurrence import Gru, Lstm, Plain, Weights
+from psac.gradients.rules.selection import NeedsShapes
 
 if TYPE_CHECKING:
     from psac.gradients.vectorized.recorder import Recorder, Uses
@@ -47,12 +48,20 @@ def relu_gates(inputs: Tensor, hidden: Tensor, state: tuple[Tensor, ...]) -> tup
 def layers(cell: Cell, states: int) -> Callable[..., Any]:
     """The rule of torch.lstm and the like, for inputs that are not packed."""
 
-    def rule(rec: Recorder, input: Tensor, hx: Any, params: Any, *settings: Any) -> Any:
+    def rule(
+        rec: Recorder,
+        input: Tensor,
+        hx: Any,
+        params: Any,
+        *settings: Any,
+        length: Tensor | None = None,
+    ) -> Any:
+        """`length` is how many steps each record has, of those that there are."""
         if not isinstance(params, (list, tuple)) or not any(are_records(input)):
             return NotImplemented  # packed: batch sizes stand where the state is here
         state = [rec.for_each(h, "recurrent") for h in (hx if states > 1 else [hx])]
         with rec:
-            return run(rec, cell, input, state, params, *settings)
+            return run(rec, cell, input, state, params, *settings, length=length)
 
     return rule
 
@@ -69,6 +78,7 @@ def run(
     train: bool,
     bidirectional: bool,
     batch_first: bool,
+    length: Tensor | None = None,
 ) -> tuple[Tensor, ...]:
     steps = input.transpose(0, 1) if batch_first and input.dim() == 3 else input
     directions = 2 if bidirectional else 1
@@ -80,7 +90,9 @@ def run(
             k = layer * directions + direction
             state = tuple(h[k] for h in hx)
             weights = params[k * each : (k + 1) * each]
-            output, end = one_layer(rec, cell, steps, state, weights, has_biases, direction == 1)
+            output, end = one_layer(
+                rec, cell, steps, state, weights, has_biases, direction == 1, length
+            )
             outputs.append(output)
             ends.append(end)
         steps = outputs[0] if directions == 1 else torch.cat(outputs, -1)
@@ -98,23 +110,38 @@ def one_layer(
     given: Any,
     has_biases: bool,
     backwards: bool,
+    length: Tensor | None,
 ) -> tuple[Tensor, tuple[Tensor, ...]]:
     projection = given[-1] if len(given) % 2 else None
     biases = given[2:4] if has_biases else (None, None)
     weights = Weights(given[0], given[1], biases[0], biases[1], projection)
-    outputs, end = steps(rec, cell, inputs.flip(0) if backwards else inputs, state, weights)
-    return outputs.flip(0) if backwards else outputs, end
+    if not backwards:
+        return steps(rec, cell, inputs, state, weights, length)
+    if length is None:
+        outputs, end = steps(rec, cell, inputs.flip(0), state, weights)
+        return outputs.flip(0), end
+    places = torch.arange(len(inputs), device=inputs.device)
+    turned = torch.where(places < length, length - 1 - places, places)
+    outputs, end = steps(rec, cell, inputs[turned], state, weights, length)
+    return outputs[turned], end
 
 
 def steps(
-    rec: Recorder, cell: Cell, inputs: Tensor, state: tuple[Tensor, ...], weights: Weights
+    rec: Recorder,
+    cell: Cell,
+    inputs: Tensor,
+    state: tuple[Tensor, ...],
+    weights: Weights,
+    length: Tensor | None = None,
 ) -> tuple[Tensor, tuple[Tensor, ...]]:
     """From inputs [t, b, i] and a first state: outputs, and the last state."""
     with torch._C.DisableTorchFunction():
         if serves(rec, inputs, state, weights):
             with physically():
-                outputs, *last = at_once(rec, cell, inputs, state, weights)
+                outputs, *last = at_once(rec, cell, inputs, state, weights, length)
             return outputs, tuple(last)
+    if length is not None:
+        rec.stop(NeedsShapes())
     outputs = []
     with rec:
         for gates in F.linear(inputs, weights.input, weights.input_bias).unbind(0):
@@ -137,7 +164,12 @@ def serves(rec: Recorder, inputs: Tensor, state: tuple[Tensor, ...], weights: We
 
 
 def at_once(
-    rec: Recorder, cell: Cell, inputs: Tensor, state: tuple[Tensor, ...], weights: Weights
+    rec: Recorder,
+    cell: Cell,
+    inputs: Tensor,
+    state: tuple[Tensor, ...],
+    weights: Weights,
+    length: Tensor | None,
 ) -> list[Tensor]:
     """Weights are cut off; what is added to the gates tells their gradients."""
     n, values, first = rec.num_samples, rec.physical(inputs), [rec.physical(h) for h in state]
@@ -165,20 +197,27 @@ def at_once(
         zeros = values.new_zeros(()).expand(*values.shape[:-1], width)
         return rec.tap("recurrent", zeros, sources, uses, [values])
 
-    cut, cells = Weights(*detached(*weights)), []
+    cut, cells, last_step, ended = Weights(*detached(*weights)), [], None, None
+    if length is not None:
+        last_step = rec.physical(length).flatten() - 1
+        ended = torch.arange(values.shape[1], device=values.device) > last_step.unsqueeze(1)
+        ended = ended.view(n, -1, 1, 1)
     in_inputs, in_hidden = weights[0::2][:2], weights[1::2]
     if cell is lstm_gates:
         zeros = tapped(of_both, *weights[:4])
         last = weights.projection
         of_last = None if last is None else tapped(of_projection, last)
-        outputs, *cells = Lstm.apply(values, zeros, of_last, *first, cut, kept)
+        outputs, *cells = Lstm.apply(values, zeros, of_last, *first, cut, kept, ended)
     elif cell is gru_gates:
         zeros = tapped(of_inputs, *in_inputs), tapped(of_hidden, *in_hidden)
         outputs = Gru.apply(values, *zeros, *first, cut, kept)
     else:
         zeros = tapped(of_both, *weights[:4])
         outputs = Plain.apply(values, zeros, *first, cut, kept, cell is relu_gates)
-    results = [outputs, outputs[:, -1], *cells]
+    last_output = outputs[:, -1]
+    if last_step is not None:
+        last_output = outputs[torch.arange(n, device=values.device), last_step]
+    results = [outputs, last_output, *cells]
     if not is_batch:
         results = [result.squeeze(-2) for result in results]
     return [rec.of_records(result) for result in results]

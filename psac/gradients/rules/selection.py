@@ -93,6 +93,23 @@ def selected(rec: Recorder, input: Tensor, mask: Any) -> Any:
     return shown(rec, rows, mask)
 
 
+def selected_steps(rec: Recorder, input: Tensor, length: Tensor, batch_first: bool) -> Any:
+    """Packed sequences of one record: its steps, and how many sequences have each."""
+    steps = input.shape[1 if batch_first else 0]
+    if not rec.selects or not are_records(input)[0] or not are_records(length)[0] or not steps:
+        return NotImplemented
+    with physically():
+        lengths = rec.physical(length).reshape(rec.num_samples)
+        if bool(((lengths < 1) | (lengths > steps)).any()):
+            return NotImplemented  # torch refuses them
+        values = rec.physical(input).squeeze(1 if batch_first else 2)
+        mask = rec.of_records(torch.arange(steps) < lengths.unsqueeze(1))
+        sizes, rows = (torch.ones(steps, dtype=torch.int64) for _ in range(2))
+    rec.watch.made((sizes, rows))
+    rec.selected[id(sizes)] = Selection(sizes, rows, mask)
+    return shown(rec, rec.of_records(values), mask), sizes
+
+
 def shown(rec: Recorder, rows: Tensor, mask: Tensor) -> Tensor:
     """What the function gets for the rows."""
     with physically():
@@ -301,6 +318,31 @@ def layer_norm(call: Call) -> Any:
     return call.of_rows() if 0 < len(shape) < call.dims else NotImplemented
 
 
+def first_row(call: Call) -> Any:
+    """Of how many sequences have each step: all have the first."""
+    values, place = call.args
+    is_first = isinstance(place, int) and place == 0 and not any(are_records(values))
+    return values[0] if is_first else NotImplemented
+
+
+def recurrent_layer(call: Call) -> Any:
+    """Over steps, of which each record has some; torch.lstm and the like of packed sequences."""
+    scan = RECURRENT.get(call.func)
+    if scan is None or len(call.args) < 9 or call.kwargs:
+        return NotImplemented
+    steps, sizes, hx, params, biases, layers, dropout, train, both = call.args
+    if any(are_records(sizes)) or (dropout and train and layers > 1):
+        return NotImplemented
+    length, rows = call.mask.sum(), steps.unsqueeze(1)
+    result = scan(
+        call.rec, rows, hx, params, biases, layers, dropout, train, both, False, length=length
+    )
+    if result is NotImplemented:
+        return result
+    return shown(call.rec, result[0].squeeze(1), call.mask), *result[1:]
+
+
+RECURRENT: dict[Any, Callable[..., Any]] = {}  # by function of torch, filled where rules are listed
 BY_NAME: dict[str, Callable[[Call], Any]] = {
     "sum": over_axes,
     "mean": over_axes,
@@ -311,6 +353,11 @@ BY_NAME: dict[str, Callable[[Call], Any]] = {
     "squeeze": along_an_axis,
     "unsqueeze": along_an_axis,
     "size": size,
+    "getitem": first_row,
+    "lstm": recurrent_layer,
+    "gru": recurrent_layer,
+    "rnn_tanh": recurrent_layer,
+    "rnn_relu": recurrent_layer,
     "linear": linear,
     "embedding": linear,
     "layer_norm": layer_norm,

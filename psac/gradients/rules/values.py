@@ -19,7 +19,7 @@ from torch import Tensor
 from psac.gradients.rules.chance import NeedsSharing
 from psac.gradients.rules.embedding import getitem as row_of_table
 from psac.gradients.rules.physical import are_records, physically
-from psac.gradients.rules.selection import selected
+from psac.gradients.rules.selection import selected, selected_steps
 from psac.gradients.rules.writing import is_mask, setitem_of_one_value
 
 if TYPE_CHECKING:
@@ -206,6 +206,9 @@ def pack(rec: Recorder, input: Tensor, lengths: Tensor, batch_first: bool) -> An
     if any(are_records(lengths)):
         if lengths.numel() != 1:
             return NotImplemented
+        result = selected_steps(rec, input, lengths, batch_first)
+        if result is not NotImplemented:
+            return result
         lengths = torch.tensor([value_of(rec, lengths)])
     if len(lengths) != 1:
         return NotImplemented

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from tests.gradients.table import row, rows
+from tests.gradients.table import row, rows, uneven
 
 SHAPE = (5, 6, 4)
 KINDS = {
@@ -61,6 +61,20 @@ for _name, _kind in KINDS.items():
         (5, 6, 3),
         lambda m, x: m(m(x)[0].sin())[0],
     )
+# States that fill whole vectors of the compiled loops
+rows(
+    "lstm_of_wide_states",
+    lambda: nn.LSTM(4, 32, 2, bidirectional=True, batch_first=True),
+    SHAPE,
+    lambda m, x: flat(m(x)),
+)
+rows(
+    "lstm_of_wide_states_and_several_sequences",
+    lambda: nn.LSTM(4, 16, batch_first=True, bias=False),
+    SHAPE,
+    lambda m, x: flat(m(x.view(3, 2, 4))),
+)
+rows("lstm_cell_of_a_wide_state", lambda: nn.LSTMCell(4, 16), (5, 4), lambda m, x: flat(m(x)))
 for _name in ("rnn", "rnn_relu", "gru"):  # torch's own LSTM refuses it
     rows(
         f"{_name}_written_in_place",
@@ -155,3 +169,34 @@ row(
     lambda: (torch.randint(7, (5, 6)), torch.tensor([3, 6, 1, 4, 6])),
     lambda m, x, lengths: m(x, lengths).square().sum(),
 )
+
+
+class LastStates(nn.Module):
+    """What packed sequences of several lengths end in."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.table, self.network = nn.Embedding(7, 4), network
+
+    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+        steps = self.table(x)
+        first = self.network.batch_first
+        packed = pack_padded_sequence(
+            steps if first else steps.transpose(0, 1), lengths, first, enforce_sorted=False
+        )
+        return flat(self.network(packed)[1])
+
+
+PACKED = []
+for _name, _kind in KINDS.items():
+    for _ending, _sizes, _settings in (
+        ("", (4, 3), {}),
+        ("_bidirectional", (4, 16, 2), {"bidirectional": True, "batch_first": True}),
+    ):
+        PACKED.append(f"{_name}_packed_states{_ending}")
+        row(
+            PACKED[-1],
+            lambda k=_kind, a=_sizes, b=_settings: LastStates(k(*a, **b)),
+            lambda: (torch.randint(7, (5, 6)), torch.tensor([3, 6, 1, 4, 6])),
+            lambda m, x, lengths: uneven(m(x, lengths)),
+        )
