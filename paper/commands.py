@@ -14,9 +14,9 @@ from rich.markdown import Markdown
 
 from psac.app.cli.app import run
 from psac.app.cli.console import as_typed, console
-from psac.app.cli.several_runs import trained
 from psac.app.cli.error_messages import typed
 from psac.app.cli.options import Processes
+from psac.app.cli.several_runs import trained
 from psac.checks import unknown
 
 if TYPE_CHECKING:
