@@ -426,6 +426,57 @@ MUTATIONS = (
         ),
     ),
     Mutation(
+        "what a path has written stays for the next one",
+        (
+            (
+                "gradients/isolation/beginning.py",
+                "            self._state.restore_values()\n            return {}",
+                "            return {}",
+            ),
+            ("gradients/isolation/beginning.py", "        self._state.restore()\n", ""),
+        ),
+        (
+            "tests/gradients/test_paths.py::test_what_a_path_writes_in_place_is_changed_back_in_every_step",
+            "tests/gradients/test_paths.py::test_what_a_value_decided_may_not_be_remembered_in_a_later_step",
+        ),
+    ),
+    Mutation(
+        "rows that a mask leaves out are summed",
+        (
+            (
+                "gradients/rules/selection.py",
+                "total = torch.where(of_rows, values, 0).sum(axes, keep)",
+                "total = values.sum(axes, keep)",
+            ),
+        ),
+        (
+            "tests/gradients/test_against_the_loop.py::test_norms_and_sums_equal_the_loop[float32-selected_mean_of_rows]",
+        ),
+    ),
+    Mutation(
+        "rows that a mask leaves out are computed with",
+        (
+            (
+                "gradients/rules/selection.py",
+                "rec.of_records(torch.where(of_rows, rows, stand_in))",
+                "rec.of_records(rows)",
+            ),
+        ),
+        ("tests/gradients/test_paths.py::test_rows_that_are_not_selected_are_not_computed_with",),
+    ),
+    Mutation(
+        "a packed sequence goes on behind its last step",
+        (("gradients/rules/recurrence.py", "if ended is not None:", "if False:"),),
+        ("tests/gradients/test_paths.py::test_steps_behind_the_last_change_nothing",),
+    ),
+    Mutation(
+        "an expert is given the rows of other records",
+        (("gradients/rules/routing.py", ".long().clamp(0, m).cummax(1).values", ".long()"),),
+        (
+            "tests/gradients/test_rules.py::test_rows_of_other_records_cannot_be_routed_to_an_expert",
+        ),
+    ),
+    Mutation(
         "the uses of a tied weight are measured one by one",
         (
             (

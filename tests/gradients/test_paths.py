@@ -191,11 +191,12 @@ def test_rows_that_are_not_selected_are_not_computed_with():
     """Their logarithm would be NaN."""
 
     def loss(model: nn.Module, x: Tensor, mask: Tensor) -> Tensor:
-        out = model(x).where(mask.unsqueeze(-1), -1.0) + 9 * mask.unsqueeze(-1)
+        out = model(x) + 9.0 * (2 * mask.unsqueeze(-1) - 1)
         return out[mask].log().sum() + out[mask].sqrt().mean()
 
     (x, masks), model = some_masks(), nn.Linear(2, 3)
     evaluation = Evaluator(model)(loss, (x, masks))
+    assert evaluation.way == "vmap"
     assert not evaluation.paths
     (squares,) = evaluation.measured.norms_squared(TOGETHER)
     assert squares is not None
@@ -206,8 +207,10 @@ def test_rows_that_are_not_selected_are_not_computed_with():
 def test_records_that_select_nothing_add_nothing():
     (x, masks), model = some_masks(), nn.Linear(2, 3)
     masks[1] = False
-    norms = psac.per_sample_norms(model, lambda m, x, k: m(x)[k].square().sum(), (x, masks))
-    assert (norms > 0).tolist() == [True, False, True, True]
+    total = ClippedSum(Evaluator(model), psac.PSAC())
+    sensitive = total.add(lambda m, x, k: m(x)[k].square().sum(), (x, masks))
+    assert sensitive.way == "vmap"
+    assert (sensitive.norms > 0).tolist() == [True, False, True, True]
 
 
 def test_code_that_no_mode_sees_finds_nothing_of_selected_rows():

@@ -17,17 +17,17 @@ INLINE vec exponential(vec x) {
     vec r = x - n * 0.693359375f + n * 2.12194440e-4f;
     vec p = r * 1.9875691500e-4f + 1.3981999507e-3f;
     p = p * r + 8.3334519073e-3f, p = p * r + 4.1665795894e-2f, p = p * r + 1.6666665459e-1f;
-    p = (p * r + 5.0000001201e-1f) * r * r + r + 1;
+    p = (p * r + 5.0000001201e-1f) * r * r + r + 1.0f;
     ints power = (__builtin_convertvector(n, ints) + 127) << 23;
     return p * (vec)power;
 }
 
-INLINE vec sigmoid(vec x) { return 1 / (1 + exponential(-x)); }
+INLINE vec sigmoid(vec x) { return 1.0f / (1.0f + exponential(-x)); }
 
 INLINE vec tangent(vec x) {
-    vec square = x * x, twice = exponential(2 * x);
+    vec square = x * x, twice = exponential(2.0f * x);
     vec small = x + x * square * (-1 / 3.0f + square * (2 / 15.0f - square * (17 / 315.0f)));
-    return pick(square < all(0.03f), small, 1 - 2 / (twice + 1));
+    return pick(square < all(0.03f), small, 1.0f - 2.0f / (twice + 1.0f));
 }
 
 /* out[r] = add[r] + x[r] w, of `inner` by `outer`. */
@@ -128,11 +128,11 @@ void psac_lstm_backward(const void *given, void *memory, int64_t first, int64_t 
                     for (int g = 0; g < 4; g++) gate[g] = *(const vec *)(gates + g * h + j);
                     vec d = *(vec *)(of_state[r] + j) + *(const vec *)(passing + j);
                     vec squashed = *(vec *)(s->squashed + k);
-                    vec c = *cell + d * gate[3] * (1 - squashed * squashed);
-                    *(vec *)(found + j) = c * gate[2] * gate[0] * (1 - gate[0]);
-                    *(vec *)(found + h + j) = c * *(vec *)(s->cells + k) * gate[1] * (1 - gate[1]);
-                    *(vec *)(found + 2 * h + j) = c * gate[0] * (1 - gate[2] * gate[2]);
-                    *(vec *)(found + 3 * h + j) = d * squashed * gate[3] * (1 - gate[3]);
+                    vec c = *cell + d * gate[3] * (1.0f - squashed * squashed);
+                    *(vec *)(found + j) = c * gate[2] * gate[0] * (1.0f - gate[0]);
+                    *(vec *)(found + h + j) = c * *(vec *)(s->cells + k) * gate[1] * (1.0f - gate[1]);
+                    *(vec *)(found + 2 * h + j) = c * gate[0] * (1.0f - gate[2] * gate[2]);
+                    *(vec *)(found + 3 * h + j) = d * squashed * gate[3] * (1.0f - gate[3]);
                     *cell = c * gate[1];
                 }
             }
