@@ -196,7 +196,7 @@ def test_what_does_not_fit_is_refused(pictures, tmp_path):
         ("notes.txt", ValueError, "cannot be read"),
         ("table.csv", ValueError, "is a table, but the model, trained on"),
         ("empty", FileNotFoundError, "contains no images"),
-        ("nothing.png", FileNotFoundError, "there is no file"),
+        ("nothing.png", FileNotFoundError, "does not exist"),
     ):
         with pytest.raises(error, match=message):
             list(predictions(pictures, [tmp_path / name]))
