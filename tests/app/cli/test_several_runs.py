@@ -148,8 +148,9 @@ def test_a_random_sweep_states_its_price_and_keeps_its_draws(call, place, at_onc
 def test_choosing_by_held_out_records_is_not_covered(call, place, at_once):
     words = ("--range", "r=0.1:1", "--expected-runs", "1.1", "--validation-fraction", "0.3")
     done = call("sweep", "mine.toml", *SHORT, *words)
-    assert "that choice is not covered" in " ".join(done.out.split())
-    assert "NOT private" in done.out
+    text = " ".join(done.out.split())
+    assert "that choice is not covered" in text
+    assert "NOT private" in text
 
 
 def test_a_failed_run_fails_the_command(call, place, monkeypatch):

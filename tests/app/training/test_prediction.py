@@ -196,11 +196,11 @@ def test_what_does_not_fit_is_refused(pictures, tmp_path):
         ("notes.txt", ValueError, "cannot be read"),
         ("table.csv", ValueError, "is a table, but the model, trained on"),
         ("empty", FileNotFoundError, "contains no images"),
-        ("nothing.png", FileNotFoundError, "there is no file"),
+        ("nothing.png", FileNotFoundError, "does not exist"),
     ):
         with pytest.raises(error, match=message):
             list(predictions(pictures, [tmp_path / name]))
     with pytest.raises(RunError, match="no trained model"):
         list(predictions(Run(tmp_path), []))
-    with pytest.raises(RunError, match=r"there is no folder .*nowhere"):
+    with pytest.raises(RunError, match=r"nowhere does not exist"):
         list(predictions(Run(tmp_path / "nowhere"), []))
