@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from psac.app.checks import unknown
 from psac.app.cli import completion
 from psac.app.cli.console import console
 from psac.app.cli.error_messages import typed
@@ -16,6 +15,7 @@ from psac.app.cli.options import Processes, RecipeName, with_options
 from psac.app.cli.progress import price
 from psac.app.cli.recipe_options import loaded, settings
 from psac.app.cli.several_runs import say_where, total_cost, trained
+from psac.checks import unknown
 
 if TYPE_CHECKING:
     from psac.app.reporting.statistics import Comparison, Group

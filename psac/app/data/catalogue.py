@@ -15,7 +15,6 @@ import os
 from pathlib import Path
 from typing import Any, Literal, overload
 
-from psac.app.checks import unknown
 from psac.app.data import store
 from psac.app.data.entry import Entry, Info
 from psac.app.data.files import CachedFiles, FolderFiles
@@ -30,6 +29,7 @@ from psac.app.data.sets.imagenette import IMAGENETTE
 from psac.app.data.sets.mnist import FASHION_MNIST, MNIST
 from psac.app.data.sets.reviews import MOVIE_REVIEWS
 from psac.app.data.sources import Progress
+from psac.checks import unknown
 
 ENTRIES: dict[str, Entry] = {
     entry.name: entry

@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from psac.app.checks import whole
 from psac.app.data.entry import DataNotFound
 from psac.app.data.optional import needed
+from psac.checks import positive
 
 MODES = {1: "L", 3: "RGB"}
 # What Pillow raises for damaged files, found by experiment, as it has no error class for them.
@@ -58,4 +58,4 @@ def scaled(pixels: np.ndarray, largest: int = 255) -> Tensor:
 
 def checked_size(size: object) -> int | None:
     """The side of an image in pixels, or None to keep images as they are."""
-    return None if size is None else whole("size", size, 1)
+    return None if size is None else positive("size", size)

@@ -21,11 +21,11 @@ from typing import Any
 
 from torch import nn
 
-from psac.app.checks import unknown, whole
 from psac.app.models.cnn import cnn
 from psac.app.models.linear import linear
 from psac.app.models.mlp import mlp
 from psac.app.models.resnet9 import resnet9
+from psac.checks import positive, unknown
 
 MODELS: dict[str, Callable[..., nn.Module]] = {
     "cnn": cnn,
@@ -62,4 +62,4 @@ def _check_sizes(input_shape: tuple[int, ...], classes: Any) -> None:
             f"input_shape is {tuple(input_shape)}: give the shape of one input, without the batch, "
             "such as (1, 28, 28) for images or (64,) for features."
         )
-    whole("classes", classes, 2)
+    positive("classes", classes, least=2)

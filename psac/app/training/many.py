@@ -35,10 +35,10 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import IO, Any, cast
 
-from psac.app.checks import whole
 from psac.app.training.interruption import Interruption, Stopped
 from psac.app.training.recipe import Recipe
 from psac.app.training.run import Run
+from psac.checks import positive
 
 # Ctrl-C in a terminal also reaches the children.  They ignore it, so that only this process stops
 # them, and only once.
@@ -90,7 +90,7 @@ def train_many(
     """
     jobs = list(jobs)
     _refuse_shared_folders(jobs)
-    whole("processes", processes, 1)
+    positive("processes", processes)
     pool = _Pool(threads or (1 if processes > 1 else None), watch)
     with Interruption() as interruption:
         try:

@@ -18,13 +18,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from psac.app.checks import number, unknown
 from psac.app.data.records import AnyRecords, TensorRecords
 from psac.app.data.tables.columns import Columns
 from psac.app.data.tables.private_release import Budget
 from psac.app.data.tables.reader import table_of
 from psac.app.data.tables.schema import KEYS, schema_of
 from psac.app.training.recipe import Recipe
+from psac.checks import number, unknown
 
 Split = Literal["train", "test"]
 TABLES = (".csv", ".tsv", ".parquet")
@@ -115,7 +115,7 @@ def _budget(recipe: Recipe, num_records: int) -> Budget:
             f"{SHARE} is a share of epsilon, but the recipe has noise_multiplier. Set epsilon "
             "instead, or state ranges and categories."
         )
-    share = number(SHARE, share, "above 0 and below 1")
+    share = number(SHARE, share, "(0, 1)")
     delta = 1 / (10 * num_records) if recipe.delta is None else recipe.delta
     return Budget(epsilon=share * recipe.epsilon, delta=share * delta, seed=recipe.seed)
 

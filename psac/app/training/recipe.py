@@ -22,8 +22,8 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from psac import sampling
-from psac.app import checks, models, toml
+from psac import checks, sampling
+from psac.app import models, toml
 from psac.app.data.tables.schema import inlined
 from psac.app.models.registry import check_settings
 from psac.app.training.optimization import OPTIMIZERS, SCHEDULES
@@ -47,18 +47,18 @@ WHOLE = {  # with the least value
     **{"copies": 1, "shift": 0},
 }
 RANGES: dict[str, str] = {
-    "validation_fraction": "from 0 to below 1",
-    "most_frequent_share": "above 0 and below 1",
-    "r": "above 0",
-    "bound": "above 0",
-    "scale": "above 0",
-    "epsilon": "above 0",
-    "noise_multiplier": "0 or above",
-    "delta": "above 0 and below 1",
-    "epochs": "above 0",
-    "learning_rate": "above 0",
-    "momentum": "from 0 to below 1",
-    "weight_decay": "0 or above",
+    "validation_fraction": "[0, 1)",
+    "most_frequent_share": "(0, 1)",
+    "r": "(0, inf)",
+    "bound": "(0, inf)",
+    "scale": "(0, inf)",
+    "epsilon": "(0, inf)",
+    "noise_multiplier": "[0, inf)",
+    "delta": "(0, 1)",
+    "epochs": "(0, inf)",
+    "learning_rate": "(0, inf)",
+    "momentum": "[0, 1)",
+    "weight_decay": "[0, inf)",
 }
 OTHER_WORDS = {  # of torch, Opacus and papers
     "lr": "learning_rate",
@@ -132,9 +132,9 @@ class Recipe:
         for name in TEXTS:
             self._settle(name, _checked_text(name, getattr(self, name), self._optional(name)))
         for name, least in WHOLE.items():
-            self._check_number(name, checks.whole, least)
+            self._check_number(name, checks.positive, least=least)
         for name, limits in RANGES.items():
-            self._check_number(name, checks.number, limits)
+            self._check_number(name, checks.number, allowed=limits)
         for name in FLAGS:
             _check_flag(name, getattr(self, name))
         settings: Any = self.data_settings
@@ -147,10 +147,10 @@ class Recipe:
     def _settle(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, value)
 
-    def _check_number(self, name: str, check: Callable[..., float], limits: int | str) -> None:
+    def _check_number(self, name: str, check: Callable[..., float], **limits: Any) -> None:
         value = getattr(self, name)
         if value is not None or not self._optional(name):
-            self._settle(name, check(name, value, limits))
+            self._settle(name, check(name, value, **limits))
 
     @classmethod
     def _optional(cls, name: str) -> bool:
@@ -224,10 +224,7 @@ class Recipe:
         known = [field.name for field in dataclasses.fields(cls)]
         for name in settings:
             if name not in known:
-                listed = ", ".join(sorted(known))
-                raise ValueError(
-                    f"{place}setting '{name}' is unknown. Known: {listed}.{suggestion(name, known)}"
-                )
+                raise ValueError(place + checks.unknown("setting", name, known, OTHER_WORDS))
         missing = [name for name in NEEDED if name not in settings]
         if missing:
             raise ValueError(f"{place}{', '.join(missing)} missing. A recipe needs these settings.")
@@ -274,8 +271,3 @@ def _with_lists(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: _with_lists(item) for key, item in value.items() if item is not None}
     return [_with_lists(item) for item in value] if isinstance(value, (list, tuple)) else value
-
-
-def suggestion(name: str, known: Iterable[str]) -> str:
-    """As in `psac.app.checks`, which also knows the words of torch, Opacus and papers."""
-    return checks.suggestion(OTHER_WORDS.get(str(name).lower(), name), known)

@@ -22,7 +22,8 @@ import math
 import random
 from collections.abc import Mapping, Sequence
 
-from psac.app.training.recipe import Recipe, suggestion
+from psac.app.training.recipe import OTHER_WORDS, Recipe
+from psac.checks import suggestion
 
 TUNABLE = ("learning_rate", "r", "bound", "scale", "momentum", "weight_decay")
 SMALLEST = 1e-12  # value of g, where the mean is above 1e10
@@ -62,7 +63,8 @@ def _refuse_others(names: Mapping[str, object]) -> None:
         if name not in TUNABLE:
             raise ValueError(
                 f"{name} cannot be changed by a sweep, as all runs must have the same budget. "
-                f"Settings that can be changed: {', '.join(TUNABLE)}.{suggestion(name, TUNABLE)}"
+                f"Settings that can be changed: {', '.join(TUNABLE)}."
+                f"{suggestion(name, TUNABLE, OTHER_WORDS)}"
             )
 
 

@@ -15,8 +15,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from psac.app.checks import unknown
 from psac.app.training.recipe import Recipe
+from psac.checks import unknown
 
 FOLDER = Path(__file__).parent / "recipes"
 

@@ -24,13 +24,13 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from psac.app.checks import suggestion
 from psac.app.data.records import AnyRecords
 from psac.app.data.tables.columns import Columns
 from psac.app.training.in_memory import Records, records_of
 from psac.app.training.own_data import Split, load_own
 from psac.app.training.recipe import Recipe
 from psac.app.training.released_columns import ReleasedColumns
+from psac.checks import suggestion
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -284,7 +284,7 @@ def test_a_run_releases_once_and_goes_on_with_what_it_released(tmp_path, recipe)
     "changes, message",
     [
         ({"privacy_share": None}, "State the share of the budget"),
-        ({"privacy_share": 1.5}, "privacy_share is 1.5: it must be finite, above 0 and below 1"),
+        ({"privacy_share": 1.5}, "privacy_share is 1.5: allowed is"),
     ],
 )
 def test_a_run_says_what_share_its_release_may_cost(tmp_path, recipe, changes, message):

@@ -109,7 +109,7 @@ def test_unknown_names_and_settings_list_the_known_ones():
         ("mlp", (64,), 10, {"hidden": [0]}, r"hidden=\[0\]"),
         ("mlp", (64,), 10, {"hidden": 128}, "such as"),
         ("linear", (), 10, {}, "without the batch"),
-        ("linear", (64,), 1, {}, "2 or above"),
+        ("linear", (64,), 1, {}, "at least 2"),
     ],
 )
 def test_what_does_not_fit_is_refused_with_what_does(name, shape, classes, settings, message):

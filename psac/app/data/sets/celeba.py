@@ -13,12 +13,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from psac.app.checks import unknown
 from psac.app.data.entry import DataNotFound, Entry, Files
 from psac.app.data.files import text_of
 from psac.app.data.images import checked_size
 from psac.app.data.records import ImageFiles
 from psac.app.data.store import explain
+from psac.checks import unknown
 
 PARTS = {"train": "0", "validation": "1", "test": "2"}
 IMAGES, ATTRIBUTES, PARTITION = (

@@ -30,10 +30,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from psac.app.checks import unknown
 from psac.app.data.tables.cells import days_of, quoted, text_of
 from psac.app.data.tables.columns import CATEGORIES, DATE, INDICATOR, NUMBER
 from psac.app.toml import read
+from psac.checks import unknown
 
 PRIVATE = "private"
 KINDS = {"ranges": NUMBER, "dates": DATE, "categories": CATEGORIES}
