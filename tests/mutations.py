@@ -76,7 +76,7 @@ MUTATIONS = (
         (
             (
                 "gradients/contributions/single.py",
-                "return found is not None and found == ",
+                "return count is not None and count == ",
                 "return True or ",
             ),
         ),
@@ -346,8 +346,8 @@ MUTATIONS = (
         (
             (
                 "gradients/vectorized/libraries.py",
-                "return usual(interpreter, under(within, function), *operands, **kwargs)",
-                "return usual(interpreter, function, *operands, **kwargs)",
+                "return self._usual(interpreter, under(self._within, function), *operands, **kwargs)",
+                "return self._usual(interpreter, function, *operands, **kwargs)",
             ),
         ),
         (f"{CAUSES}[N1-a_function]",),
@@ -362,7 +362,7 @@ MUTATIONS = (
             ),
             (
                 "gradients/vectorized/libraries.py",
-                "set_vmap_fallback_enabled(with_loops)",
+                "set_vmap_fallback_enabled(self._with_loops)",
                 "set_vmap_fallback_enabled(True)",
             ),
         ),
