@@ -154,7 +154,7 @@ def _caption(found: Sequence[Record]) -> str:
         f"Opacus {env['opacus']}, Python {env['python']}; {env['cpu']}, {env['threads']} threads; "
         f"{newest['date'][:10]}; load average at the start {min(loads):.1f} to {max(loads):.1f}; "
         f"commands {', '.join(f'`{text}`' for text in commands)}."
-        + (" These files come from more than one state of the code." if mixed else "")
+        + (" These files were measured with several versions of the code." if mixed else "")
         + (f" Measured on another machine: {', '.join(elsewhere)}." if elsewhere else "")
     )
 

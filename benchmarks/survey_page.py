@@ -30,13 +30,13 @@ def markdown(found: Survey) -> str:
     slow = {n: row for n, row in rows.items() if row["way"] == "vmap" and row["ratio"] > LIMIT}
     large = {name: row for name, row in slow.items() if row["ordinary_ms"] >= SMALL}
     parts = [
-        "# What psac does with models that people have",
+        f"# How psac runs {len(rows)} common models",
         introduction(rows),
         summary(rows),
         f"## Under vmap and above {LIMIT:g}x",
         listed(large, lambda row: f"{row['ratio']:.1f}x of {row['ordinary_ms']:.1f} ms") or "None.",
-        f"{len(slow) - len(large)} more have ordinary steps of less than {SMALL:g} ms: beside "
-        "those, the fixed costs of a private step are large.",
+        f"{len(slow) - len(large)} more have ordinary steps below {SMALL:g} ms, where the fixed "
+        "costs of a private step dominate.",
         "## Not under vmap, and why",
         listed(alone, lambda row: f"{row['way']}: {row['reason']}") or "None.",
     ]
@@ -52,19 +52,19 @@ def introduction(rows: dict[str, Row]) -> str:
     alone = sum(row["way"] == "alone" for row in rows.values())
     refused = len(rows) - under_vmap - alone
     return (
-        f"{len(rows)} models with their loss functions, as people have them (`benchmarks/models`): "
-        f"{under_vmap} are evaluated by `torch.vmap`, {alone} one record at a time, and {refused} "
-        f"are refused. Batches have {RECORDS} records, and models are small: steps take "
-        "milliseconds. *Distance* is the largest relative error of psac's gradients beside a plain "
-        "loop over records. *Ratio* is the time of the private step without noise and optimizer "
-        "over the ordinary step on the same batch, on one thread."
+        f"{len(rows)} models with typical loss functions (`benchmarks/models`): {under_vmap} are "
+        f"evaluated by `torch.vmap`, {alone} one record at a time, and {refused} are refused. "
+        f"Batches have {RECORDS} records, and models are small: steps take milliseconds. "
+        "*Distance* is the largest relative difference between psac's gradients and a plain loop "
+        "over records. *Ratio* is the time of the private step without noise and optimizer, "
+        "divided by that of the ordinary step on the same batch, on one thread."
     )
 
 
 def summary(rows: dict[str, Row]) -> str:
     """Medians, where steps are large and where fixed costs prevail."""
     lines = [
-        "| ordinary step | models | under vmap | median ratio | at most 3x | median with others |",
+        "| ordinary step | models | under vmap | median ratio | at most 3x | median of all |",
         "|---|---:|---:|---:|---:|---:|",
     ]
     timed = [row for row in rows.values() if row["way"] != "refused"]
@@ -128,5 +128,5 @@ def caption(found: Survey) -> str:
         f"psac {env['psac']} (source {newest['source_digest']}), torch {env['torch']}, "
         f"transformers {env['transformers']}, Python {env['python']}; {env['cpu']}, one thread; "
         f"{newest['date'][:10]}; commands {', '.join(f'`{text}`' for text in commands)}."
-        + (" The rows come from more than one state of the code." if mixed else "")
+        + (" The rows were measured with several versions of the code." if mixed else "")
     )

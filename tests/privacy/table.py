@@ -19,7 +19,7 @@ HEAD = """\
 
 Adding or removing one record may move the clipped sum of a step by at most the bound of the
 clipping rule, whatever the record is and whatever the code around it does. This page lists the ways
-in which that was broken, or was tried to be: {cases} cases, each run through the real code on two
+in which that was broken or attacked: {cases} cases, each run through the real code on two
 batches that differ by one record, with Abadi and PSAC, without noise. The ratio is
 
     || sums with the record - sums without it || / bound
@@ -40,13 +40,13 @@ all.
 OUTCOMES = {
     "isolated": "the record moves its own step by one bound at most, and no other step",
     "refused": "`psac.PrivacyError`, before anything is released",
-    "impossible": "there is nothing left by which it could be written",
+    "impossible": "it cannot be written any more",
     "stopped": "the function's own error, as plain torch raises it; nothing is released",
     "beyond": "code behind the noise, which psac does not judge (see the guarantee)",
-    "raised": "**an error that is not psac's**: nothing is released, but nobody says why",
+    "raised": "**an error that is not psac's**: nothing is released, but no reason is given",
     "warned": "**more than one bound, with a `PrivacyWarning` and a line in the ledger**: psac "
     "cannot judge what changes outside of the function",
-    "open": "**more than one bound, without a word**",
+    "open": "**more than one bound, without a warning**",
 }
 
 
@@ -110,8 +110,8 @@ def of_operations(found: dict) -> str:
     lines = [
         f"## {len(rows)} operations of torch with a record that is not finite, or huge",
         "",
-        "Parameters stand in every place that an operation has. The other records must add what "
-        "they add without the record; `rest` is how far they are from that, in bounds.",
+        "Each operation is tried with the parameter in every position. The other records must add "
+        "what they add without the record; `rest` is the difference, in bounds.",
         "",
         "| the record has | largest ratio | largest rest | plain torch raises for it, and so does "
         "psac |",
