@@ -346,8 +346,8 @@ MUTATIONS = (
         (
             (
                 "gradients/vectorized/libraries.py",
-                "return self._usual(interpreter, under(self._within, function), *operands, **kwargs)",
-                "return self._usual(interpreter, function, *operands, **kwargs)",
+                "self._usual(interpreter, under(self._within, function), *operands, **kwargs)",
+                "self._usual(interpreter, function, *operands, **kwargs)",
             ),
         ),
         (f"{CAUSES}[N1-a_function]",),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -441,6 +443,23 @@ def test_rows_of_an_lstm_do_not_see_each_other():
 
 
 @needs_a_compiler
+@pytest.mark.parametrize("size", [(1, 9), (5, 7), (12, 12), (33, 40)])
+@pytest.mark.parametrize("kernel", [(1, 1), (2, 2), (3, 2), (1, 3)])
+@pytest.mark.parametrize("dilation", [(1, 1), (2, 3)])
+def test_max_pooling_takes_the_places_that_torch_takes(size, kernel, dilation):
+    if any(d * (k - 1) >= s for s, k, d in zip(size, kernel, dilation, strict=True)):
+        pytest.skip("the window is larger than the image")
+    images = torch.randn(3, 4, *size)
+    images[torch.rand_like(images) < 0.3] = 0  # the first of equal numbers counts
+    images[0, 0], images[1][torch.rand(4, *size) < 0.1] = -math.inf, math.nan
+    compiled = loops.loops()
+    assert compiled is not None
+    outputs, places = compiled.max_pool(images, kernel, dilation)
+    expected = F.max_pool2d(images, kernel, 1, 0, dilation, return_indices=True)
+    assert torch.equal(places, expected[1])
+    torch.testing.assert_close(outputs, expected[0], rtol=0, atol=0, equal_nan=True)
+
+
 def test_a_sum_that_cancels_is_noticed():
     rows = torch.randn(3, 1, 40).repeat(1, 2, 1)
     opposed = torch.stack([rows[:, 0], -rows[:, 0]], 1) + 1e-4 * torch.randn(3, 2, 40)

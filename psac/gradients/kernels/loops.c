@@ -68,6 +68,7 @@ static void watch(Guard *guard, double sum, double mass) {
 }
 
 #include "loops_convolution.h"
+#include "loops_pooling.h"
 #include "loops_recurrence.h"
 
 typedef struct {

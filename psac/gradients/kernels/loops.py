@@ -309,6 +309,23 @@ class Loops:
         looks = (size(n), size(p), size(LOOKS))
         return self._library.psac_some_alive(ctypes.byref(first), *looks) / LOOKS
 
+    def max_pool(
+        self, images: Tensor, kernel: Sequence[int], dilation: Sequence[int]
+    ) -> tuple[Tensor, Tensor]:
+        """The largest number of each window, and its place in the plane; `images` [..., y, x]."""
+        *leading, height, width = images.shape
+        rows, columns = (
+            size - d * (k - 1) for size, k, d in zip((height, width), kernel, dilation, strict=True)
+        )
+        outputs = images.new_empty(*leading, rows, columns)
+        places = torch.empty(outputs.shape, dtype=torch.int64)
+        self._run(
+            "max_pool", math.prod(leading), images.data_ptr(), outputs.data_ptr(),
+            places.data_ptr(), height, width, rows, columns, *kernel, *dilation,
+            memory=8 * rows * width,
+        )  # fmt: skip
+        return outputs, places
+
     def checksums(self, tensors: Sequence[Tensor]) -> list[int]:
         """A number for the content of each; they must be contiguous.  Large ones on two threads."""
         counts = [max(1, -(-t.nbytes // BLOCK)) for t in tensors]
@@ -521,6 +538,7 @@ def _agree(compiled: Loops) -> bool:
     of_one, thin = geometry._replace(channels=1, out_channels=1, groups=4), random(2, 4, 1, 3, 2)
     expected = {
         "lstm": of_lstm,
+        "max pool": torch.stack(F.max_pool2d(inputs, (2, 3), 1, 0, (2, 1), return_indices=True)),
         "depthwise": torch.stack(
             [p @ g for p, g in zip(patches.view(8, 6, 28), grad.view(8, 28), strict=True)]
         ).view(2, 4, 1, 3, 2),
@@ -550,6 +568,7 @@ def _agree(compiled: Loops) -> bool:
     results = {
         "lstm": recurred,
         "depthwise": thin,
+        "max pool": torch.stack(compiled.max_pool(inputs, (2, 3), (2, 1))),
         "norms": compiled.convolution(inputs, grad, geometry, kept, of_channels),
         "formed": kept[:, 0, :, :4],
         "sum of formed": compiled.convolution_sum(inputs, grad, geometry, weights)[0, :, :4],

@@ -28,7 +28,7 @@ from psac.gradients.rules import (
     losses,
     matrix,
 )
-from psac.gradients.rules import normalization, recurrent, routing, selection, values
+from psac.gradients.rules import normalization, pooling, recurrent, routing, selection, values
 
 Rule = Callable[..., Any]
 FUNCTIONS_OF_TORCH: Any = torch._C._VariableFunctions  # type: ignore[attr-defined]
@@ -56,6 +56,7 @@ FUNCTIONS: dict[Rule, tuple[Any, ...]] = {
     embedding.embedding: (torch.embedding,),
     embedding.index_select: (torch.index_select, Tensor.index_select),
     embedding.embedding_bag: (torch.nn.functional.embedding_bag,),
+    pooling.max_pool2d: (torch.nn.functional.max_pool2d, torch.max_pool2d),
     attention.attention: (torch.nn.functional.scaled_dot_product_attention,),
     attention.is_packed: (FUNCTIONS_OF_TORCH._nested_tensor_from_mask_left_aligned,),
     chance.rand: (torch.rand,),

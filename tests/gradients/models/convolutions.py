@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 
 from tests.gradients.table import rows
@@ -118,4 +119,19 @@ rows(
     "conv_transpose_over_frames",
     lambda: Frames(nn.ConvTranspose2d(2, 3, 3, stride=2)),
     (4, 3, 2, 5, 5),
+)
+
+for _dilation in (1, 2):
+    rows(
+        f"max_pool_of_stride_one_dilation_{_dilation}",
+        lambda d=_dilation: nn.Sequential(
+            nn.Conv2d(2, 3, 3), nn.ReLU(), nn.MaxPool2d((2, 3), 1, dilation=d), nn.Conv2d(3, 2, 2)
+        ),
+        (4, 2, 9, 10),
+    )
+rows(
+    "max_pool_of_torch",
+    lambda: nn.Conv2d(2, 3, 3),
+    (4, 2, 9, 10),
+    lambda model, x: torch.max_pool2d(model(x), 2, 1),
 )
