@@ -515,9 +515,7 @@ def _agree(compiled: Loops) -> bool:
     added = right.new_zeros(3, 5, 37).index_add_(1, index[0, :3], right[:, :3])
     added.index_add_(1, index[0, 4:], right[:, 4:])
     of_layer_norm = list(zip(*compiled.layer_norm(right, right, mean, rstd), strict=True))
-    recurred, of_lstm = _lstm(
-        compiled, random(3, 3, 2, 4 * compiled.lanes), random(2, 6, compiled.lanes)
-    )
+    recurred, of_lstm = _lstm(compiled, random(3, 3, 2, 4 * compiled.lanes), random(2, 6, compiled.lanes))
     of_one, thin = geometry._replace(channels=1, out_channels=1, groups=4), random(2, 4, 1, 3, 2)
     expected = {
         "lstm": of_lstm,
