@@ -96,7 +96,7 @@ def arrangement(tree: Any) -> dict[str, tuple]:
     found = {}
     for path, part, node in walk(tree):
         if node is None:
-            flags = part.requires_grad, part.is_conj(), part.is_neg()
+            flags = part.requires_grad, part.is_conj(), part.is_neg(), part.device.type
             found[path] = type(part), f"{part.dtype} with {part.dim()} axes", flags
         else:
             found[path] = type(part), list(node.names), node.context

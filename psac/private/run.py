@@ -50,7 +50,8 @@ from psac.noise.generators import NoiseGenerator
 from psac.plan import Plan
 from psac.private import resume
 from psac.private.account import Account
-from psac.private.guard import Guard, Handed
+from psac.private.guard import Guard
+from psac.private.handed import Arrangements, Handed
 from psac.private.scale import LearnedScale
 from psac.sampling import Sampler
 
@@ -104,6 +105,8 @@ class Private:
         )
         self.loader = Loader(self, data, sampler, physical_batch_size, lengths)
         self._handed: Handed | None = None  # the batch that awaits its step
+        self._arrangements = Arrangements()
+        self.evaluator.outside.beside = self._arrangements.classes
         self._has_failed = self._closed = False
         self._state: State | None = None  # before the first of several physical batches
         self.guard.attach(self)
@@ -197,7 +200,7 @@ class Private:
     def _accept(self, loss: LossFunction, batch: Any) -> Handed:
         """The batch that awaits its step, if the step may be taken; raises otherwise."""
         handed = self._awaited()
-        handed.refuse_other(batch)
+        handed.refuse_other(batch, loss, self._arrangements)
         self.guard.refuse_changes()
         self.evaluator.is_suspicious = self._probe.has_changed(loss)
         # Physical batches start from the same state: how many there are must not show in it.
@@ -307,12 +310,13 @@ class Private:
     def public_change(self) -> Iterator[None]:
         """Declares that what changes inside follows from public data or from the model itself.
 
-        It covers parameters and buffers of the model, and tensors that the loss function reads from
-        outside, such as the weights of a teacher.
+        It covers parameters and buffers of the model, tensors that the loss function reads from
+        outside, such as the weights of a teacher, and how batches are arranged for `step`.
         """
         self.guard.refuse_changes()
         yield
         self.guard.forget()
+        self._arrangements.forget()
         self._probe.forget()
         self.evaluator.outside.accept()
 

@@ -59,6 +59,7 @@ class Outside:
         self.model = model
         tensors = [*model.parameters(), *model.buffers()]
         self.known = {id(tensor) for tensor in tensors}  # what belongs to the model
+        self.beside: dict[str, Any] = {}  # what is reached with the function: classes of batches
         self.storages: set[int] = set()  # memory of private records
         self._read: dict[int, tuple[weakref.ref[Tensor], Any]] = {}  # by id: its content
         self._is_first = True
@@ -102,7 +103,7 @@ class Outside:
         if root is self.model:
             reach = Reach({name: root, **HOOKS_ON_ALL})
         else:
-            reach = Reach({name: root}, {id(self.model)})
+            reach = Reach({name: root, **self.beside}, {id(self.model)})
         refuse_insights(reach.names)
         return Snapshot(reach, root, self._place, self.known)
 
