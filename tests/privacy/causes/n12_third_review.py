@@ -11,7 +11,7 @@ from torch.utils._pytree import register_pytree_node
 from torch.utils.data import DataLoader, TensorDataset
 
 from tests.privacy.case import case
-from tests.privacy.world import FEATURES, World, cross_entropy, network
+from tests.privacy.world import FEATURES, Recording, World, cross_entropy, network
 
 
 class Registered:
@@ -169,3 +169,44 @@ def negative_zeros(world: World) -> None:
         return cross_entropy(m, x, y) * (1 - 2 * torch.signbit(z).float()).sum()
 
     arranged(world, lambda x, y, z: (x, y, -z if is_large(x) else z), loss)
+
+
+# Between two steps
+def with_momentum(world: World, change) -> None:
+    model = network()
+    optimizer = Recording(model.parameters(), lr=0.0, momentum=0.9)
+    with world.training(model, optimizer=optimizer) as training:
+        for k, (x, y) in enumerate(training.batches()):
+            if k:
+                change(model, optimizer, x, y)
+            training.private.step(cross_entropy, (x, y))
+
+
+@case("N12", "a raw gradient is added to the momentum")
+def raw_momentum(world: World) -> None:
+    def change(model, optimizer, x, y) -> None:
+        value = cross_entropy(model, x, y)
+        gradients = torch.autograd.grad(value, list(model.parameters()))
+        for p, gradient in zip(model.parameters(), gradients, strict=True):
+            optimizer.state[p]["momentum_buffer"].add_(gradient)
+
+    with_momentum(world, change)
+
+
+@case("N12", "a raw gradient is added to the momentum by .data")
+def raw_momentum_by_data(world: World) -> None:
+    def change(model, optimizer, x, y) -> None:
+        for p in model.parameters():
+            optimizer.state[p]["momentum_buffer"].data.add_(x.mean())
+
+    with_momentum(world, change)
+
+
+@case("N12", "the mean of the batch in the first entry of a large buffer, by .data")
+def a_large_buffer(world: World) -> None:
+    model = network()
+    model.register_buffer("bank", torch.zeros(100_000))
+    with world.training(model) as training:
+        for x, y in training.batches():
+            model.bank.data[0] = x.mean()
+            training.private.step(lambda m, x, y: cross_entropy(m, x - m.bank[0], y), (x, y))
