@@ -43,7 +43,7 @@ from psac.gradients.isolation.probe import Probe
 from psac.gradients.isolation.state import State
 from psac.gradients.trees import LossFunction
 from psac.loading.collation import refuse_padding_that_counts
-from psac.loading.dataset import tensors_of
+from psac.loading.dataset import held_by
 from psac.loading.loader import Loader
 from psac.noise.gaussian import add_noise_
 from psac.noise.generators import NoiseGenerator
@@ -98,7 +98,7 @@ class Private:
         self.guard = Guard(model, optimizer, self.parameters)
         ledger = Ledger(secure=generator.secure) + released_before
         self.account = Account(plan, ledger, self.guard.trainable_modules())
-        self.evaluator.outside.protect(tensors_of(data))
+        self.evaluator.outside.protect(*held_by(data))
         self.evaluator.on_warning = lambda sentence: self.ledger.note_warning(sentence)
         sampler = Sampler(
             plan.sampling, plan.num_records, plan.expected_batch_size, generator.spawn("sampling")

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils._pytree import register_pytree_node
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from tests.privacy.case import case
 from tests.privacy.world import FEATURES, Recording, World, cross_entropy, network
@@ -210,3 +210,95 @@ def a_large_buffer(world: World) -> None:
         for x, y in training.batches():
             model.bank.data[0] = x.mean()
             training.private.step(lambda m, x, y: cross_entropy(m, x - m.bank[0], y), (x, y))
+
+
+# What holds the data
+class Rows(Dataset):
+    """Keeps its records as `keep` says, and gives them by `get`."""
+
+    def __init__(self, x: Tensor, y: Tensor, keep, get) -> None:
+        self.length, self.kept, self.get = len(x), keep(x, y), get
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, number: int):
+        return self.get(self.kept, number)
+
+
+def mean_of(dataset) -> Tensor:
+    return torch.stack([dataset[k][0] for k in range(len(dataset))]).mean(0)
+
+
+def reading(world: World, dataset) -> None:
+    data = dataset(*world.batch())
+    with world.training(network(), dataset=data) as training:
+        for batch in training.batches():
+            loss = lambda m, x, y: cross_entropy(m, x - mean_of(data), y)  # noqa: E731
+            training.private.step(loss, batch)
+
+
+@case("N12", "the function reads a data set that holds a list of tensors")
+def a_list_of_tensors(world: World) -> None:
+    keep = lambda x, y: [(a.clone(), b.clone()) for a, b in zip(x, y, strict=True)]  # noqa: E731
+    reading(world, lambda x, y: Rows(x, y, keep, lambda kept, k: kept[k]))
+
+
+@case("N12", "the function reads a data set that is a list of pairs")
+def a_list_of_pairs(world: World) -> None:
+    reading(world, lambda x, y: [(a.clone(), b) for a, b in zip(x, y, strict=True)])
+
+
+@case("N12", "the function reads a data set that holds a dict of tensors")
+def a_dict_of_tensors(world: World) -> None:
+    get = lambda kept, k: (kept["x"][k], kept["y"][k])  # noqa: E731
+    reading(world, lambda x, y: Rows(x, y, lambda x, y: {"x": x, "y": y}, get))
+
+
+@case("N12", "the function reads a data set that holds numpy arrays")
+def arrays(world: World) -> None:
+    get = lambda kept, k: (torch.from_numpy(kept[0][k]), int(kept[1][k]))  # noqa: E731
+    reading(world, lambda x, y: Rows(x, y, lambda x, y: (x.numpy().copy(), y.numpy()), get))
+
+
+def reading_tensor(world: World, function_of) -> None:
+    data = TensorDataset(*world.batch())
+    loss = function_of(data.tensors[0])
+    with world.training(network(), dataset=data) as training:
+        for batch in training.batches():
+            training.private.step(loss, batch)
+
+
+@case("N12", "a tensor of the data set is read where torch functions are not seen")
+def unseen(world: World) -> None:
+    def function_of(data: Tensor):
+        def loss(m: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+            with torch._C.DisableTorchFunction():
+                mean = data.mean(0)
+            return cross_entropy(m, x - mean, y)
+
+        return loss
+
+    reading_tensor(world, function_of)
+
+
+@case("N12", "a tensor of the data set is read in a hook of the backward")
+def in_a_hook(world: World) -> None:
+    def function_of(data: Tensor):
+        def loss(m: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+            outputs = m(x)
+            outputs.register_hook(lambda gradient: gradient * data.mean())
+            return F.cross_entropy(outputs, y)
+
+        return loss
+
+    reading_tensor(world, function_of)
+
+
+@case("N12", "the numpy array that shares the memory of the data set is read")
+def shared_memory(world: World) -> None:
+    def function_of(data: Tensor):
+        array = data.numpy()
+        return lambda m, x, y: cross_entropy(m, x - float(array.mean()), y)
+
+    reading_tensor(world, function_of)
