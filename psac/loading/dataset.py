@@ -86,7 +86,7 @@ def dataset_of(data: Any) -> Records:
 
 
 def _checked_records(data: Any) -> Records:
-    kind = f"data is a {type(data).__name__}"
+    kind = f"dataset is {a(data)}"
     if fault := _no_records(data):
         raise TypeError(f"{kind}{fault}")
     try:
@@ -137,31 +137,34 @@ def _identity(source: Any) -> Hashable:
     return id(source)
 
 
-_STORE = "Store the records where any can be read by its number: a list, a tensor or a Dataset."
+def a(value: Any) -> str:
+    """Its class, with an article."""
+    name = type(value).__name__
+    return f"an {name}" if name[0] in "AEIOUaeiou" else f"a {name}"
+
+
+_STORE = "Store the records in a list, a tensor or a Dataset with __len__ and __getitem__."
 
 
 def _no_records(data: Any) -> str | None:
     """Why there are no numbered records, and what to do; None if there may be."""
     if isinstance(data, IterableDataset):
-        return (
-            ", which gives its records in an order of its own, but a step must be able to reach "
-            f"any record by its number. {_STORE}"
-        )
+        return f", an IterableDataset: psac must be able to read any record by its index. {_STORE}"
     if isinstance(data, Mapping):
         return (
             f" with the keys {', '.join(map(repr, list(data)[:5]))}. If they are splits, pass one, "
-            "such as data['train']; if they are columns, pass TensorDataset(*data.values()), or a "
-            "list with one dict for each record."
+            "such as dataset['train']; if they are columns, pass TensorDataset(*dataset.values()), "
+            "or a list with one dict for each record."
         )
     if isinstance(data, tuple):
         return (
-            ", which could be one record or several columns. Pass TensorDataset(*data) for columns "
-            "such as (inputs, labels), or list(data) for records."
+            ", which could be one record or several columns. Pass TensorDataset(*dataset) for "
+            "columns such as (inputs, labels), or list(dataset) for records."
         )
     if hasattr(data, "iloc"):
         return (
-            ", where [0] is a column or a label. Pass data.to_dict('records') or a TensorDataset "
-            "of its columns."
+            ", where [0] is a column or a label. Pass dataset.to_dict('records') or a "
+            "TensorDataset of its columns."
         )
     if isinstance(data, (str, bytes)) or not hasattr(type(data), "__getitem__"):
         return f", which has no numbered records. {_STORE}"
@@ -171,7 +174,7 @@ def _no_records(data: Any) -> str | None:
 def _check_loader(loader: DataLoader, num_records: int) -> None:
     if fault := _fault(loader, num_records):
         raise ValueError(
-            f"data is a {type(loader).__name__} with {fault}. Which records enter a step, and with "
+            f"dataset is {a(loader)} with {fault}. Which records enter a step, and with "
             "what chance, is decided by the sampling that is accounted. Pass a DataLoader(dataset, "
             "batch_size=...), shuffled or not, or the dataset itself."
         )

@@ -103,7 +103,7 @@ class Private:
         sampler = Sampler(
             plan.sampling, plan.num_records, plan.expected_batch_size, generator.spawn("sampling")
         )
-        self.loader = Loader(self, data, sampler, physical_batch_size, lengths)
+        self.loader = Loader(self, self._hand_out, data, sampler, physical_batch_size, lengths)
         self._handed: Handed | None = None  # the batch that awaits its step
         self._arrangements = Arrangements()
         self.evaluator.outside.beside = self._arrangements.classes
@@ -259,8 +259,8 @@ class Private:
         if self._scale:
             self._scale.forget()
 
-    def hand_out(self, batch: Any, *, last: bool, probe: Any = None) -> None:
-        """This batch awaits its step."""
+    def _hand_out(self, batch: Any, *, last: bool, probe: Any = None) -> None:
+        """This batch awaits its step.  Called for others, it would train on them at this price."""
         self.refuse_left_out()
         self.guard.begin()
         self._handed = Handed(batch, last, probe)
