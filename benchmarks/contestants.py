@@ -64,7 +64,7 @@ def psac(workload: Workload, model: nn.Module, batch_size: int) -> Step:
     )
 
     def step(batch: Batch) -> None:
-        private.hand_out(batch, last=True)
+        private._hand_out(batch, last=True)
         private.step(workload.loss, batch)
 
     return step

@@ -11,6 +11,7 @@ import math
 from typing import Any
 
 from psac import accounting, sampling
+from psac.accounting.pricing import checked_delta
 from psac.checks import exactly_one, number, positive
 from psac.sampling import Sampling
 
@@ -95,5 +96,7 @@ def plan_run(
             num_records=num_records,
             after=after,
         )
+    elif delta is not None:
+        checked_delta(delta, num_records)  # calibrating has checked it otherwise
     number("noise_multiplier", noise_multiplier, "[0, inf)")
     return dataclasses.replace(plan, steps=total, noise_multiplier=float(noise_multiplier))

@@ -217,7 +217,7 @@ MUTATIONS = (
     ),
     Mutation(
         "a step takes any batch",
-        (("private/run.py", "        handed.refuse_other(batch)\n", ""),),
+        (("private/run.py", "        handed.refuse_other(batch, loss, self._arrangements)\n", ""),),
         (
             "tests/test_private_refusals.py::test_another_batch_is_refused_and_the_right_one_is_welcome_afterwards",
         ),
@@ -235,7 +235,13 @@ MUTATIONS = (
     ),
     Mutation(
         "a batch that was written to is not noticed",
-        (("private/guard.py", "if checksums(self._leaves) != self._prints:", "if False:"),),
+        (
+            (
+                "private/handed.py",
+                "if checksums(leaf for _, leaf in self._leaves) != self._prints:",
+                "if False:",
+            ),
+        ),
         ("tests/test_private_refusals.py::test_a_batch_that_was_written_to_is_refused",),
     ),
     Mutation(

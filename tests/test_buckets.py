@@ -269,3 +269,14 @@ def test_collators_of_transformers_are_padded_as_they_pad():
         name: [2, 8] for name in short
     }
     assert long["labels"][0].tolist() == [6, 7, *[-100] * 6]
+
+
+def test_what_a_record_has_beside_its_tensors_never_stands_for_others():
+    """A batch is built like its first record."""
+
+    def keyed(samples):
+        ids, labels = pads(samples)
+        return {"ids": ids, f"label {int(labels[0])}": labels}
+
+    with pytest.raises(NotIsolated, match="for some batches and not for others"):
+        by_length(rows(3, 2), keyed, (4,))

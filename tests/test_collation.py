@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
+from torch.utils._pytree import register_pytree_node
 from torch.utils.data import DataLoader, default_collate
 
 from psac.gradients.errors import NotIsolated, PrivacyError
@@ -327,7 +328,7 @@ def test_the_longest_of_each_leaf_stay_when_others_are_replaced():
         return pad_sequence(rows, True), pad_sequence([row[: 8 - len(row)] for row in rows], True)
 
     record, *others = [torch.ones(n) for n in (3, 4, 2, 6, 3, 7)]  # second leaf: 3 4 2 2 3 1
-    front, rest = Check(two_lengths, [], {})._front(record, others)
+    front, rest = Check(two_lengths, [], {}, {})._front(record, others)
     assert [len(row) for row in front] == [3, 4, 7]
     assert [len(row) for row in rest] == [2, 6, 3]
 
@@ -396,11 +397,57 @@ def test_a_leaf_for_some_lists_only_is_refused():
         batch = {"x": default_collate(samples)[0]}
         return batch | {"many": batch["x"]} if len(samples) > 3 else batch
 
-    assert "['many'] of record 0 of 7 is there for some lists" in refused(sometimes, vectors())
+    assert "['many'] is there for some batches" in refused(sometimes, vectors())
 
 
 def test_a_dtype_that_others_decide_is_refused():
     assert "torch.int64" in refused(torch.tensor, [1, 2.5, 3])
+
+
+class Marked(Tensor):
+    pass
+
+
+class Registered:
+    """Of a class that torch knows, with something beside its tensors."""
+
+    def __init__(self, x, extra=None):
+        self.x, self.extra = x, extra
+
+
+register_pytree_node(Registered, lambda r: ([r.x], r.extra), lambda parts, e: Registered(*parts, e))
+
+
+@pytest.mark.parametrize(
+    "around", [Registered, lambda x: {"b": Registered(x)}, lambda x: [Registered(x), x]]
+)
+def test_a_registered_class_is_looked_into(around):
+    apart = IsolatedCollate(lambda rows: around(torch.stack(rows)))
+    apart([row[0] for row in vectors()])
+    rows = [row[0] for row in vectors()]
+    assert "differs" in refused(
+        lambda rows: around(torch.stack(rows) - torch.stack(rows).mean(0)), rows
+    )
+
+
+@pytest.mark.parametrize(
+    "around",
+    [
+        lambda x: Registered(x, len(x)),
+        lambda x: {"x": x, "y": x} if len(x) > 1 else {"y": x, "x": x},
+        lambda x: (x,) if len(x) > 1 else [x],
+        lambda x: x.as_subclass(Marked) if len(x) > 1 else x,
+    ],
+    ids=["context", "order of keys", "class", "class of a tensor"],
+)
+def test_what_surrounds_tensors_is_the_same_in_all_batches(around):
+    rows = [row[0] for row in vectors()]
+    assert refused(lambda rows: around(torch.stack(rows)), rows)
+    unchecked = IsolatedCollate(lambda rows: around(torch.stack(rows)))
+    unchecked(rows[:1])  # no check of one record
+    unchecked._certain = 0
+    with pytest.raises(NotIsolated):
+        unchecked(rows)
 
 
 # When it looks
@@ -409,7 +456,7 @@ def test_later_checks_come_at_secret_calls(monkeypatch):
     isolated = IsolatedCollate()
     for _ in range(collation.FIRST_CHECKS):
         isolated(vectors())
-    isolated.collate_fn = centred
+    isolated.collate_fn = lambda samples: list(centred(samples))  # as the default arranges them
     monkeypatch.setattr(collation.secrets, "randbelow", lambda n: next(numbers, 5))
     isolated(vectors())
     isolated(vectors())

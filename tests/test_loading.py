@@ -245,8 +245,8 @@ class Frame:
 
 
 NO_DATASETS = {
-    "stream": (Stream(), "Stream, which gives its records in an order of its own"),
-    "stream in a loader": (DataLoader(Stream()), "Stream, which gives its records in an order"),
+    "stream": (Stream(), "a Stream, an IterableDataset: psac must"),
+    "stream in a loader": (DataLoader(Stream()), "Stream, an IterableDataset"),
     "no length": (WithoutLength(), "WithoutLength without a length, so there is no sampling rate"),
     "length not written": (LengthNotWritten(), "LengthNotWritten without a length"),
     "generator": ((number for number in range(3)), "generator, which has no numbered records"),
@@ -256,9 +256,15 @@ NO_DATASETS = {
     "zero-dimensional tensor": (torch.tensor(3.0), "Tensor without a length"),
     "string": ("train.csv", "str, which has no numbered records.*a list, a tensor or a Dataset"),
     "bytes": (b"records", "bytes, which has no numbered records"),
-    "columns": ({"x": INPUTS, "y": LABELS}, r"keys 'x', 'y'.*TensorDataset\(\*data.values\(\)\)"),
-    "splits": (collections.UserDict(train=[1]), r"keys 'train'.*pass one, such as data\['train'\]"),
-    "tuple of columns": ((INPUTS, LABELS), r"tuple.*TensorDataset\(\*data\).*list\(data\)"),
+    "columns": (
+        {"x": INPUTS, "y": LABELS},
+        r"keys 'x', 'y'.*TensorDataset\(\*dataset.values\(\)\)",
+    ),
+    "splits": (
+        collections.UserDict(train=[1]),
+        r"keys 'train'.*pass one, such as dataset\['train'\]",
+    ),
+    "tuple of columns": ((INPUTS, LABELS), r"tuple.*TensorDataset\(\*dataset\).*list\(dataset\)"),
     "data frame": (Frame(), r"Frame, where \[0\] is a column.*to_dict\('records'\)"),
 }
 

@@ -222,3 +222,85 @@ def test_the_state_of_the_optimizer_is_the_users_to_load():
         private.step(loss, batch)
         private.optimizer.load_state_dict(copy.deepcopy(private.optimizer.state_dict()))
     assert torch.equal(weights(private.model), weights(trained(noise_multiplier=1.0).model))
+
+
+# ---- What the optimizer keeps
+
+
+def of_first(optimizer, name):
+    return optimizer.state[optimizer.param_groups[0]["params"][0]][name]
+
+
+STATES = {
+    "momentum": lambda o, x: of_first(o, "exp_avg").add_(x.mean()),
+    "by .data": lambda o, x: of_first(o, "exp_avg_sq").data.add_(x.mean()),
+    "another in its place": lambda o, x: o.state[o.param_groups[0]["params"][0]].update(
+        exp_avg=torch.full_like(of_first(o, "exp_avg"), float(x.mean()))
+    ),
+    "the number of steps": lambda o, x: of_first(o, "step").fill_(len(x)),
+    "one more": lambda o, x: o.state[o.param_groups[0]["params"][0]].update(mean=x.mean(0)),
+    "a number": lambda o, x: o.state[o.param_groups[0]["params"][0]].update(mean=float(x.mean())),
+    "all": lambda o, x: o.state.clear(),
+}
+
+
+@pytest.mark.parametrize("name", STATES)
+def test_a_change_of_the_optimizers_state_is_refused(name):
+    model = Centred()
+    adam = torch.optim.Adam(model.parameters())
+    private = private_run(model, adam, noise_multiplier=1.0)
+    batches = iter(private.loader)
+    private.step(loss, next(batches))
+    batch = next(batches)
+    STATES[name](adam, batch[0])
+    with pytest.raises(psac.PrivacyError, match=r"optimizer.* was changed since the last step"):
+        private.step(loss, batch)
+    assert private.ledger.steps == 1
+
+
+def test_momentum_that_was_changed_is_named_and_may_be_changed_in_public():
+    model = Centred()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    private = private_run(model, optimizer, noise_multiplier=1.0)
+    for batch in private.loader:
+        if private.steps_taken == 2:
+            with private.public_change():
+                of_first(optimizer, "momentum_buffer").zero_()
+        if private.steps_taken == 4:
+            of_first(optimizer, "momentum_buffer").add_(batch[0].mean())
+            break
+        private.step(loss, batch)
+    with pytest.raises(psac.PrivacyError, match=r"^the optimizer's momentum_buffer of 0\.weight w"):
+        private.step(loss, batch)
+
+
+def test_a_schedule_and_an_optimizer_that_keeps_lists_are_welcome():
+    class Keeping(torch.optim.SGD):
+        def step(self, closure=None):
+            for group in self.param_groups:
+                for p in group["params"]:
+                    kept = self.state[p].setdefault("last", [])
+                    kept.append(p.grad.clone())
+                    self.state[p]["steps"] = len(kept)
+            return super().step(closure)
+
+    model = Centred()
+    optimizer = Keeping(model.parameters(), lr=0.1)
+    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+    private = private_run(model, optimizer, noise_multiplier=1.0)
+    for batch in private.loader:
+        if private.step(loss, batch):
+            schedule.step()
+    assert private.ledger.steps == 5
+
+
+def test_an_entry_of_a_large_buffer_that_is_written_by_data_is_noticed():
+    model = Centred()
+    model.register_buffer("bank", torch.zeros(100_000))
+    private = private_run(model, noise_multiplier=1.0)
+    batches = iter(private.loader)
+    private.step(loss, next(batches))
+    batch = next(batches)
+    private.model.bank.data[0] = batch[0].mean()
+    with pytest.raises(psac.PrivacyError, match=r"^bank was changed"):
+        private.step(loss, batch)

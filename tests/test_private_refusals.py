@@ -527,3 +527,21 @@ def test_parts_that_are_not_trained_say_nothing_of_other_runs():
         model = nn.Sequential(public, activation, nn.Linear(4, 3))
         with private_run(model, seed=None, noise_multiplier=1.0) as private:
             train(private)
+
+
+# ---- What was typed
+
+
+@pytest.mark.parametrize(("size", "kind"), [(500, ValueError), (0, ValueError), (2.5, TypeError)])
+def test_a_wrong_batch_size_is_named_as_it_was_typed(size, kind):
+    with pytest.raises(kind, match=rf"^batch_size is {size}"):
+        private_run(batch_size=size)
+
+
+def test_a_delta_that_is_too_large_is_told_of_when_the_run_is_made():
+    with pytest.warns(psac.PrivacyWarning, match=r"delta is 0\.5, which is not below 1 / 40"):
+        private_run(noise_multiplier=1.0, delta=0.5)
+
+
+def test_nobody_but_the_loader_hands_batches_out():
+    assert not hasattr(private_run(), "hand_out")

@@ -24,9 +24,10 @@ from psac.gradients import trees
 from psac.gradients.errors import PrivacyError, warn
 from psac.gradients.isolation.checksums import checksums
 from psac.gradients.isolation.generators import own_generators
+from psac.gradients.isolation.memory import Memory
 from psac.gradients.isolation.outside import Outside, Snapshot, code_of
 from psac.gradients.isolation.state import State, refuse_memory
-from psac.gradients.isolation.watch import Watch, refuse_remains, storage_of
+from psac.gradients.isolation.watch import Watch, refuse_remains
 from psac.gradients.measured import Measured
 from psac.gradients.trees import LossFunction, own_copy
 from psac.gradients.vectorized.evaluate import (
@@ -121,7 +122,7 @@ class OneByOne:
         self, loss: LossFunction, batch: Any, order: Iterable[int], seed: int
     ) -> Iterator[tuple[int, tuple[Tensor, dict[str, Tensor]]]]:
         """Numbers of records, and the loss and the gradient of each, all from one state."""
-        private = self.outside.storages | set(map(storage_of, trees.leaves(batch)))
+        private = self.outside.private(batch)
         roots = {"model": self.model, "loss": loss}
         before, left = State(roots, private), None
         glance, order = Snapshot(before.reach), list(order)
@@ -141,7 +142,7 @@ class OneByOne:
             yield k, result
 
     def gradient(
-        self, loss: LossFunction, one: Any, private: set[int]
+        self, loss: LossFunction, one: Any, private: Memory
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """The loss of one record and its gradient, by name where there is any."""
         one = trees.map_tensors(one, own_copy)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,32 +20,109 @@ from psac.gradients.errors import PrivacyError
 LossFunction = Callable[..., Tensor]  # of a model, and the parts of a batch
 
 
-def map_tensors(tree: Any, function: Callable[[Tensor], Any]) -> Any:
-    """A copy of the tree with `function` applied to each tensor."""
-    if isinstance(tree, Tensor):
-        return function(tree)
+class Node(NamedTuple):
+    """A tree that is not a tensor, taken apart."""
+
+    step: str  # from the tree to a part, when formatted with its name
+    names: Iterable[Any]
+    parts: Sequence[Any]
+    build: Callable[[list[Any]], Any]  # a tree of other parts
+    context: Any = None  # of a registered class: what it holds beside its parts
+
+
+def opened(tree: Any) -> Node:
+    """The one place that knows what a tree is made of."""
     if isinstance(tree, tuple) and hasattr(tree, "_fields"):
-        return type(tree)(*(map_tensors(value, function) for value in tree))
+        fields: Any = tree
+        return Node(".{}", fields._fields, tree, lambda parts: type(fields)(*parts))
     if isinstance(tree, (list, tuple)):
-        return type(tree)(map_tensors(value, function) for value in tree)
+        return Node("[{}]", range(len(tree)), tree, type(tree))
     if type(tree) is not dict and type(tree) in pytree.SUPPORTED_NODES:
         node = pytree.SUPPORTED_NODES[type(tree)]
         parts, context = node.flatten_fn(tree)
-        return node.unflatten_fn([map_tensors(part, function) for part in parts], context)
+        names: Any = tree if isinstance(tree, Mapping) else ()
+        names = list(names) if len(names) == len(parts) else range(len(parts))
+        return Node("[{!r}]", names, parts, lambda p: node.unflatten_fn(p, context), context)
     if isinstance(tree, Mapping):
-        return like_mapping(tree, {k: map_tensors(v, function) for k, v in tree.items()})
+        keys = list(tree)
+        return Node(
+            "[{!r}]",
+            keys,
+            [tree[key] for key in keys],
+            lambda parts: like_mapping(tree, dict(zip(keys, parts, strict=True))),
+        )
     if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
-        fields = {f.name: getattr(tree, f.name) for f in dataclasses.fields(tree) if f.init}
-        changes = {name: map_tensors(value, function) for name, value in fields.items()}
-        return dataclasses.replace(tree, **changes)
+        fields = [f.name for f in dataclasses.fields(tree) if f.init]
+        return Node(
+            ".{}",
+            fields,
+            [getattr(tree, name) for name in fields],
+            lambda parts: dataclasses.replace(tree, **dict(zip(fields, parts, strict=True))),
+        )
     if tree is None:
-        return None
+        return Node("", (), (), lambda _: None)
     raise PrivacyError(
         f"a batch contains a {type(tree).__name__}. Batches must consist of tensors with one row "
         "per record. Turn it into a tensor in the data set or in collate_fn, or leave it out of "
         "the batch if it is the same for all records. Register a class of your own that holds "
         "tensors with torch.utils._pytree.register_pytree_node."
     )
+
+
+def map_tensors(tree: Any, function: Callable[[Tensor], Any]) -> Any:
+    """A copy of the tree with `function` applied to each tensor."""
+    if isinstance(tree, Tensor):
+        return function(tree)
+    node = opened(tree)
+    return node.build([map_tensors(part, function) for part in node.parts])
+
+
+def walk(tree: Any, path: str = "") -> Iterator[tuple[str, Any, Node | None]]:
+    """The tree and all that is in it, by path; tensors in the order of `map_tensors`."""
+    if isinstance(tree, Tensor):
+        yield path, tree, None
+        return
+    node = opened(tree)
+    yield path, tree, node
+    for name, part in zip(node.names, node.parts, strict=True):
+        yield from walk(part, path + node.step.format(name))
+
+
+def arrangement(tree: Any) -> dict[str, tuple]:
+    """What a tree is beside the values in it, by path: classes, names in their order, contexts.
+
+    Two trees of one arrangement differ in sizes, in memory and in values alone.
+    """
+    found = {}
+    for path, part, node in walk(tree):
+        if node is None:
+            flags = part.requires_grad, part.is_conj(), part.is_neg(), part.device.type
+            found[path] = type(part), f"{part.dtype} with {part.dim()} axes", flags
+        else:
+            found[path] = type(part), list(node.names), node.context
+    return found
+
+
+def differs(first: dict[str, tuple], second: dict[str, tuple]) -> str | None:
+    """Where two arrangements are not the same, and how; says no value of a record."""
+    for path in sorted(first.keys() ^ second.keys()):
+        return f"{path} is there for some batches and not for others"
+    for path, one in first.items():
+        other = second[path]
+        place = path or "the batch"
+        if one[0] is not other[0]:
+            return f"{place} is {one[0].__name__} at one time and {other[0].__name__} at another"
+        if one[1] != other[1]:
+            if isinstance(one[1], str):
+                return f"{place} is {one[1]} at one time and {other[1]} at another"
+            return f"{place} has its parts under other names, or in another order"
+        try:
+            is_same = bool(one[2] == other[2])
+        except (RuntimeError, ValueError):  # of tensors or arrays
+            is_same = False
+        if not is_same:
+            return f"{place} ({one[0].__name__}) holds something else beside its parts"
+    return None
 
 
 def like_mapping(tree: Mapping, content: dict) -> Any:
@@ -60,9 +137,9 @@ def like_mapping(tree: Mapping, content: dict) -> Any:
 
 def leaves(tree: Any) -> list[Tensor]:
     """The tensors, in the order of `map_tensors`."""
-    found: list[Tensor] = []
-    map_tensors(tree, lambda leaf: found.append(leaf) or leaf)
-    return found
+    if isinstance(tree, Tensor):
+        return [tree]
+    return [leaf for part in opened(tree).parts for leaf in leaves(part)]
 
 
 def num_records(tree: Any) -> int:

@@ -19,9 +19,9 @@ vocabulary or mean of the private data inside the dataset), and the draws (`psac
 [[10, 13], [19]]
 """
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Hashable, Iterable, Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -29,6 +29,7 @@ from torch import Tensor
 from torch.utils.data import (
     ConcatDataset,
     DataLoader,
+    Dataset,
     IterableDataset,
     RandomSampler,
     SequentialSampler,
@@ -45,6 +46,8 @@ class Records(Protocol):
     def __getitem__(self, number: int, /) -> Any: ...
 
 
+MOST_OBJECTS = 300_000
+PLAIN = {int, float, bool, str, bytes, complex, type(None), np.float64, np.int64}
 LOADER_SETTINGS = (
     "num_workers",
     "collate_fn",
@@ -83,7 +86,7 @@ def dataset_of(data: Any) -> Records:
 
 
 def _checked_records(data: Any) -> Records:
-    kind = f"data is a {type(data).__name__}"
+    kind = f"dataset is {a(data)}"
     if fault := _no_records(data):
         raise TypeError(f"{kind}{fault}")
     try:
@@ -134,31 +137,34 @@ def _identity(source: Any) -> Hashable:
     return id(source)
 
 
-_STORE = "Store the records where any can be read by its number: a list, a tensor or a Dataset."
+def a(value: Any) -> str:
+    """Its class, with an article."""
+    name = type(value).__name__
+    return f"an {name}" if name[0] in "AEIOUaeiou" else f"a {name}"
+
+
+_STORE = "Store the records in a list, a tensor or a Dataset with __len__ and __getitem__."
 
 
 def _no_records(data: Any) -> str | None:
     """Why there are no numbered records, and what to do; None if there may be."""
     if isinstance(data, IterableDataset):
-        return (
-            ", which gives its records in an order of its own, but a step must be able to reach "
-            f"any record by its number. {_STORE}"
-        )
+        return f", an IterableDataset: psac must be able to read any record by its index. {_STORE}"
     if isinstance(data, Mapping):
         return (
             f" with the keys {', '.join(map(repr, list(data)[:5]))}. If they are splits, pass one, "
-            "such as data['train']; if they are columns, pass TensorDataset(*data.values()), or a "
-            "list with one dict for each record."
+            "such as dataset['train']; if they are columns, pass TensorDataset(*dataset.values()), "
+            "or a list with one dict for each record."
         )
     if isinstance(data, tuple):
         return (
-            ", which could be one record or several columns. Pass TensorDataset(*data) for columns "
-            "such as (inputs, labels), or list(data) for records."
+            ", which could be one record or several columns. Pass TensorDataset(*dataset) for "
+            "columns such as (inputs, labels), or list(dataset) for records."
         )
     if hasattr(data, "iloc"):
         return (
-            ", where [0] is a column or a label. Pass data.to_dict('records') or a TensorDataset "
-            "of its columns."
+            ", where [0] is a column or a label. Pass dataset.to_dict('records') or a "
+            "TensorDataset of its columns."
         )
     if isinstance(data, (str, bytes)) or not hasattr(type(data), "__getitem__"):
         return f", which has no numbered records. {_STORE}"
@@ -168,7 +174,7 @@ def _no_records(data: Any) -> str | None:
 def _check_loader(loader: DataLoader, num_records: int) -> None:
     if fault := _fault(loader, num_records):
         raise ValueError(
-            f"data is a {type(loader).__name__} with {fault}. Which records enter a step, and with "
+            f"dataset is {a(loader)} with {fault}. Which records enter a step, and with "
             "what chance, is decided by the sampling that is accounted. Pass a DataLoader(dataset, "
             "batch_size=...), shuffled or not, or the dataset itself."
         )
@@ -200,27 +206,53 @@ def released_with(data: Any) -> list[Any]:
     `psac.data` attaches them to a data set and to its tensors, so that a data set built from those
     tensors has them, too.
     """
-    source = data.dataset if isinstance(data, DataLoader) else data
-    if isinstance(source, Subset):
-        return released_with(source.dataset)
-    if isinstance(source, ConcatDataset):
-        return [ledger for part in source.datasets for ledger in released_with(part)]
-    carriers = [source, *tensors_of(source)]
-    ledgers = [getattr(carrier, "released", None) for carrier in carriers]
+    held = held_by(data)
+    ledgers = [getattr(carrier, "released", None) for carrier in (*held.datasets, *held.values)]
     return list({id(ledger): ledger for ledger in ledgers if ledger is not None}.values())
 
 
-def tensors_of(data: Any) -> list[Tensor]:
-    """The tensors that hold the records, where they can be seen."""
+class Held(NamedTuple):
+    """What a data set holds: tensors and arrays, and the data sets that it is made of."""
+
+    values: list[Any]
+    datasets: list[Any]
+
+
+def held_by(data: Any) -> Held:
+    """What holds the records, where it can be seen.
+
+    Up to 300,000 lists, dicts and objects are entered, with all of their attributes; not what can
+    be called, such as a transform.  Files, tables of other libraries and numbers of Python are not
+    seen.
+    """
     source = data.dataset if isinstance(data, DataLoader) else data
-    if isinstance(source, Subset):
-        return tensors_of(source.dataset)
-    if isinstance(source, ConcatDataset):
-        return [tensor for part in source.datasets for tensor in tensors_of(part)]
-    if isinstance(source, TensorDataset):
-        return list(source.tensors)
-    if isinstance(source, Tensor):
-        return [source]
-    return [
-        value for value in getattr(source, "__dict__", {}).values() if isinstance(value, Tensor)
-    ]
+    held, seen = Held([], [source]), {id(source)}
+    if isinstance(source, (Tensor, np.ndarray)):
+        return Held([source], [])
+    waiting, entered = [source], 0
+    while waiting and entered < MOST_OBJECTS:
+        entered += 1
+        for value in _inside(waiting.pop()):
+            if type(value) in PLAIN or id(value) in seen:
+                continue
+            seen.add(id(value))
+            if isinstance(value, (Tensor, np.ndarray)):
+                held.values.append(value)
+                if isinstance(value, Tensor) or not value.dtype.hasobject:
+                    continue
+            elif isinstance(value, Dataset):
+                held.datasets.append(value)
+            waiting.append(value)
+    return held
+
+
+def _inside(value: Any) -> Iterable[Any]:
+    if isinstance(value, (list, tuple, set, frozenset, deque)):
+        return value
+    if isinstance(value, Mapping):
+        return value.values()
+    if isinstance(value, np.ndarray):
+        return value.flat
+    if callable(value) and not isinstance(value, Dataset):
+        return ()
+    return list(getattr(value, "__dict__", {}).values())

@@ -36,10 +36,15 @@ class Run(Protocol):
     steps_taken: int
 
     def start_pass(self) -> None: ...
-    def hand_out(self, batch: Any, *, last: bool, probe: Probe | None = None) -> None: ...
     def release(self) -> None: ...
     def refuse_left_out(self) -> None: ...
     def refuse_closed(self) -> None: ...
+
+
+class HandOut(Protocol):
+    """How a batch is announced to the run; nobody but its loader may do so."""
+
+    def __call__(self, batch: Any, *, last: bool, probe: Probe | None = None) -> None: ...
 
 
 class Loader:
@@ -52,6 +57,7 @@ class Loader:
     def __init__(
         self,
         private: Run,
+        hand_out: HandOut,
         data: Any,
         sampler: Sampler,
         physical_batch_size: int | None,
@@ -59,7 +65,8 @@ class Loader:
     ) -> None:
         if physical_batch_size is not None:
             positive("physical_batch_size", physical_batch_size)
-        self._private, self._sampler, self._largest = private, sampler, physical_batch_size
+        self._private, self._hand_out = private, hand_out
+        self._sampler, self._largest = sampler, physical_batch_size
         self._ahead = copy.copy(sampler)  # draws ahead of training, for workers
         self._next = sampler  # as it is after the step in progress
         self._drawn: deque[tuple[list[int], Sampler]] = deque()  # sizes of a step, sampler after it
@@ -101,7 +108,7 @@ class Loader:
                 self._next = after
                 for j, (batch, probe) in enumerate(parts):
                     last = k == len(sizes) - 1 and j == len(parts) - 1
-                    private.hand_out(batch, last=last, probe=probe)
+                    self._hand_out(batch, last=last, probe=probe)
                     yield batch
                     self._check(own_pass)
             if not sizes:

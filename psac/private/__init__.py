@@ -18,7 +18,8 @@ where B is the expected batch size, a public constant: never the number that was
 
     making.py     make_private: from the user's arguments to a run
     run.py        Private: `step` and `release` are Algorithm 1
-    guard.py      no batch but the loader's, and nothing but the released gradient moves the model
+    handed.py     no batch but the loader's, always arranged alike
+    guard.py      nothing but the released gradient moves the model
     scale.py      the scale that AdaptivePSAC learns
     account.py    what was spent, and what this process knows of it
     resume.py     the state of a run, and going on from it

@@ -1,4 +1,4 @@
-"""Nothing but the released gradient moves the model, and no batch but the loader's is trained on.
+"""Nothing but the released gradient moves the model.
 
 Guarantees, for the model and the optimizer of a private run:
 
@@ -6,14 +6,14 @@ Guarantees, for the model and the optimizer of a private run:
   `optimizer.step()` that the run did not make.
 - The optimizer sees the gradient that was handed to it: hooks around its step that change the
   gradient or the model raise.
-- A parameter or buffer that something other than the optimizer has written to since the last step
-  is refused by name.  A large tensor that torch says nobody wrote to is compared in part, at a
-  secret place (`psac.gradients.isolation.checksums`).
+- A parameter, a buffer or a part of `optimizer.state` that something other than the optimizer has
+  written to since the last step is refused by name.  Writes to large tensors that torch does not
+  know of (`.data`, numpy) are seen in the first three steps, and later within 16 steps if they are
+  repeated in each (`psac.gradients.isolation.checksums`).
 - The parameters that are trained are those of the beginning, and the optimizer has no others.
 
-- `Handed.refuse_other` accepts the tensors that the loader handed out, arranged in any way, and
-  copies of them on another device; not one that was changed, computed, reordered or taken from
-  elsewhere.  What is done to records is done inside the loss function.
+Not covered: settings of the optimizer (`param_groups`), such as a learning rate.  Schedules change
+them, and nobody can see what a number was computed from.
 
 `detach` gives model and optimizer back without a trace.
 """
@@ -23,6 +23,7 @@ Guarantees, for the model and the optimizer of a private run:
 
 from __future__ import annotations
 
+import secrets
 import sys
 from collections.abc import Container, Mapping
 from typing import Any
@@ -31,11 +32,11 @@ import torch
 from torch import Tensor, nn
 
 from psac.errors import PrivacyError, warn
-from psac.gradients import trees
-from psac.gradients.isolation.checksums import Prints, checksums
+from psac.gradients.isolation.checksums import Marks, Prints, checksums
 from psac.gradients.isolation.eligibility import attach, attached, modules_of, refuse_modules
 
 OPTIMIZERS: Any = sys.modules["torch.optim.optimizer"]
+FIRST_TURNS = 3  # at which everything is read
 FUNCTION_FORM = """\
     def loss(model, x, y):            # a batch of one record
         return F.cross_entropy(model(x), y)
@@ -53,6 +54,8 @@ class Guard:
         self.model, self.optimizer, self.parameters = model, optimizer, parameters
         self._names = {id(p): name for name, p in parameters.items()}
         self._prints: Prints | None = None  # of all tensors of the model, after the last step
+        self._state: tuple[Marks, list[Any]] | None = None  # tensors and numbers of the optimizer
+        self._turn = self._first_turn = secrets.randbits(30)
         self._after_prints: Prints | None = None
         self._stepping = False
         self._gradients: list[Tensor] = []  # on their way to the optimizer
@@ -103,7 +106,11 @@ class Guard:
     # Between steps
     def remember(self) -> None:
         """The model as it is now is what the next step must find."""
-        self._prints = Prints(self._tensors())
+        self._turn += 1
+        is_new = self._turn <= self._first_turn + FIRST_TURNS
+        self._prints = Prints(self._tensors(), self._turn, reads_all=is_new)
+        tensors, numbers = self._parts_of_state()
+        self._state = Marks(tensors, self._turn, reads_all=is_new), numbers
 
     def begin(self) -> None:
         """From here on a batch is known to the user."""
@@ -112,20 +119,26 @@ class Guard:
 
     def forget(self) -> None:
         """Whatever was changed is accepted."""
-        self._prints = None
+        self._prints = self._state = None
 
     def refuse_changes(self) -> None:
-        """Raises if something other than the optimizer has written to the model.
+        """Raises if something other than the optimizer has written to the model, or to its state.
 
         And if others of its parameters are trained than at the beginning.
         """
         tensors = self._tensors()
         self._refuse_other_parameters(tensors)
-        if self._prints is None:
+        if self._prints is None or self._state is None:
             return
         changed = self._prints.changed(tensors)
-        if changed:
-            names = [name for k, name in enumerate(self._names_of_tensors()) if k in changed]
+        names = [name for k, name in enumerate(self._names_of_tensors()) if k in changed]
+        tensors, numbers = self._parts_of_state()
+        before, numbers_before = self._state
+        in_state = before.changed(tensors)
+        if in_state or numbers != numbers_before:
+            every = self._names_of_state()
+            names += [every[k] for k in sorted(in_state) if k < len(every)] or ["optimizer.state"]
+        if changed or names:
             raise PrivacyError(
                 f"{', '.join(names[:5]) or 'a tensor of the model'} was changed since the last "
                 "step, and not by the optimizer: if it was computed from private records, it would "
@@ -161,6 +174,29 @@ class Guard:
             if tensor is not None
         ]
 
+    def _parts_of_state(self) -> tuple[list[Tensor], list[Any]]:
+        """Tensors and numbers that the optimizer keeps from step to step, such as momentum."""
+        values = [value for _, _, value in self._state_by_name()]
+        tensors = [value for value in values if isinstance(value, Tensor)]
+        return tensors, [value for value in values if isinstance(value, (int, float))]
+
+    def _names_of_state(self) -> list[str]:
+        """In the order of the tensors."""
+        return [
+            f"the optimizer's {key} of {self._names.get(id(parameter), 'a parameter')}"
+            for parameter, key, value in self._state_by_name()
+            if isinstance(value, Tensor)
+        ]
+
+    def _state_by_name(self) -> list[tuple[Any, str, Any]]:
+        """Parameter, name and value; of a list, each of its values."""
+        return [
+            (parameter, key, part)
+            for parameter, state in self.optimizer.state.items()
+            for key, value in state.items()
+            for part in (value if isinstance(value, (list, tuple)) else (value,))
+        ]
+
     def _refuse_strangers(self, known: Container[int]) -> None:
         """Raises for what the optimizer would train that is not known, by its id."""
         strange = []
@@ -188,7 +224,7 @@ class Guard:
         self._surround_other_hooks()
         self._gradients = [p.grad for p in self.parameters.values() if p.grad is not None]
         self._gradient_prints = (
-            checksums([*self._gradients, *self._tensors()]) if self._has_other_hooks() else []
+            checksums([*self._gradients, *self._watched()]) if self._has_other_hooks() else []
         )
         self._stepping = True
         try:
@@ -214,7 +250,7 @@ class Guard:
         self._gradients = []
         prints = self._gradient_prints
         if not all(a is b for a, b in zip(grads, handed, strict=True)) or (
-            prints and checksums([*handed, *self._tensors()]) != prints
+            prints and checksums([*handed, *self._watched()]) != prints
         ):
             raise PrivacyError(
                 "a hook on optimizer.step has changed the private gradient, or the model, before "
@@ -224,14 +260,18 @@ class Guard:
 
     def _after_step(self, *_: Any) -> None:
         """The first of the hooks after the optimizer's step."""
-        self._after_prints = Prints(self._tensors()) if self._has_other_hooks() else None
+        self._after_prints = Prints(self._watched()) if self._has_other_hooks() else None
 
     def _refuse_changes_of_hooks(self) -> None:
-        if self._after_prints is not None and self._after_prints.changed(self._tensors()):
+        if self._after_prints is not None and self._after_prints.changed(self._watched()):
             raise PrivacyError(
                 "a hook after optimizer.step has changed the model. If the change is public, make "
                 "it after private.step, within `with private.public_change():`."
             )
+
+    def _watched(self) -> list[Tensor]:
+        """What hooks must leave alone."""
+        return self._tensors() + self._parts_of_state()[0]
 
     def _surround_other_hooks(self) -> None:
         """Ours runs last before the step and first after it, so that it sees what others do."""
@@ -269,45 +309,3 @@ def refuse_optimizer(optimizer: Any) -> None:
             "LBFGS evaluates the loss several times within a step, and each time is a release. "
             "Use an optimizer that takes one gradient a step, such as SGD or Adam."
         )
-
-
-class Handed:
-    """A batch on its way from the loader to the step."""
-
-    def __init__(self, batch: Any, is_last: bool, probe: Any = None) -> None:
-        trees.num_records(batch)  # refuses what is not a batch
-        self.is_last, self.probe = is_last, probe
-        self._leaves = trees.leaves(batch)
-        self._prints = checksums(self._leaves)
-
-    def refuse_other(self, batch: Any) -> None:
-        given = trees.leaves(batch)
-        if checksums(self._leaves) != self._prints:
-            raise PrivacyError(
-                "the batch was written to after private.loader handed it out. Do what is to be "
-                "done to records inside the loss function, which sees one at a time."
-            )
-        own = {id(leaf) for leaf in self._leaves}
-        strange = [
-            leaf
-            for leaf in given
-            if id(leaf) not in own and not any(same_values(leaf, known) for known in self._leaves)
-        ]
-        if strange or not given:
-            shapes = ", ".join(str(list(leaf.shape)) for leaf in strange[:3]) or "no tensor"
-            raise PrivacyError(
-                f"private.step was given {shapes}, which private.loader did not hand out: records "
-                "may have been mixed, left out or taken twice on the way. Give it the batch as it "
-                "came (moved to a device, if need be), and do the rest inside the loss function."
-            )
-
-
-def same_values(given: Tensor, known: Tensor) -> bool:
-    """Whether it is a copy, perhaps on another device."""
-    if given.shape != known.shape or given.dtype != known.dtype:
-        return False
-    there = given.to(known.device)
-    if torch.equal(there, known):
-        return True
-    both_nan = (there != there) & (known != known)
-    return bool(((there == known) | both_nan).all())

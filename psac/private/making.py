@@ -11,6 +11,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from psac.accounting import Ledger
+from psac.checks import positive
 from psac.clipping import choice
 from psac.clipping.rules import PSAC
 from psac.loading.dataset import dataset_of, released_with
@@ -92,7 +93,7 @@ def make_private(
     released_before = _released_before(dataset, scheme)
     plan = plan_run(
         num_records=len(records),
-        expected_batch_size=_batch_size(dataset, batch_size),
+        expected_batch_size=_batch_size(dataset, batch_size, len(records)),
         scheme=scheme,
         length=(epochs, steps),
         epsilon=epsilon,
@@ -128,12 +129,17 @@ def _released_before(data: Any, scheme: Sampling) -> Ledger:
     return total
 
 
-def _batch_size(dataset: Any, batch_size: int | None) -> int:
+def _batch_size(dataset: Any, batch_size: int | None, num_records: int) -> int:
     if batch_size is None and isinstance(dataset, DataLoader):
         batch_size = dataset.batch_size
     if batch_size is None:
         raise ValueError(
             "batch_size is missing: give the expected number of records in a batch, a public "
             "constant such as 512."
+        )
+    if positive("batch_size", batch_size) > num_records:
+        raise ValueError(
+            f"batch_size is {batch_size}, but there are only {num_records} records: choose a "
+            "smaller one."
         )
     return batch_size

@@ -43,14 +43,15 @@ from psac.gradients.isolation.probe import Probe
 from psac.gradients.isolation.state import State
 from psac.gradients.trees import LossFunction
 from psac.loading.collation import refuse_padding_that_counts
-from psac.loading.dataset import tensors_of
+from psac.loading.dataset import held_by
 from psac.loading.loader import Loader
 from psac.noise.gaussian import add_noise_
 from psac.noise.generators import NoiseGenerator
 from psac.plan import Plan
 from psac.private import resume
 from psac.private.account import Account
-from psac.private.guard import Guard, Handed
+from psac.private.guard import Guard
+from psac.private.handed import Arrangements, Handed
 from psac.private.scale import LearnedScale
 from psac.sampling import Sampler
 
@@ -97,13 +98,15 @@ class Private:
         self.guard = Guard(model, optimizer, self.parameters)
         ledger = Ledger(secure=generator.secure) + released_before
         self.account = Account(plan, ledger, self.guard.trainable_modules())
-        self.evaluator.outside.protect(tensors_of(data))
+        self.evaluator.outside.protect(*held_by(data))
         self.evaluator.on_warning = lambda sentence: self.ledger.note_warning(sentence)
         sampler = Sampler(
             plan.sampling, plan.num_records, plan.expected_batch_size, generator.spawn("sampling")
         )
-        self.loader = Loader(self, data, sampler, physical_batch_size, lengths)
+        self.loader = Loader(self, self._hand_out, data, sampler, physical_batch_size, lengths)
         self._handed: Handed | None = None  # the batch that awaits its step
+        self._arrangements = Arrangements()
+        self.evaluator.outside.beside = self._arrangements.classes
         self._has_failed = self._closed = False
         self._state: State | None = None  # before the first of several physical batches
         self.guard.attach(self)
@@ -197,7 +200,7 @@ class Private:
     def _accept(self, loss: LossFunction, batch: Any) -> Handed:
         """The batch that awaits its step, if the step may be taken; raises otherwise."""
         handed = self._awaited()
-        handed.refuse_other(batch)
+        handed.refuse_other(batch, loss, self._arrangements)
         self.guard.refuse_changes()
         self.evaluator.is_suspicious = self._probe.has_changed(loss)
         # Physical batches start from the same state: how many there are must not show in it.
@@ -256,8 +259,8 @@ class Private:
         if self._scale:
             self._scale.forget()
 
-    def hand_out(self, batch: Any, *, last: bool, probe: Any = None) -> None:
-        """This batch awaits its step."""
+    def _hand_out(self, batch: Any, *, last: bool, probe: Any = None) -> None:
+        """This batch awaits its step.  Called for others, it would train on them at this price."""
         self.refuse_left_out()
         self.guard.begin()
         self._handed = Handed(batch, last, probe)
@@ -307,12 +310,13 @@ class Private:
     def public_change(self) -> Iterator[None]:
         """Declares that what changes inside follows from public data or from the model itself.
 
-        It covers parameters and buffers of the model, and tensors that the loss function reads from
-        outside, such as the weights of a teacher.
+        It covers parameters and buffers of the model, tensors that the loss function reads from
+        outside, such as the weights of a teacher, and how batches are arranged for `step`.
         """
         self.guard.refuse_changes()
         yield
         self.guard.forget()
+        self._arrangements.forget()
         self._probe.forget()
         self.evaluator.outside.accept()
 

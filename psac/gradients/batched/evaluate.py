@@ -26,7 +26,7 @@ from psac.gradients.batched.recorder import RowRecorder, Tap
 from psac.gradients.contributions.cluster import clusters_of
 from psac.gradients.errors import NotIsolated, NotVectorized
 from psac.gradients.isolation.outside import Outside
-from psac.gradients.isolation.watch import Watch, storage_of
+from psac.gradients.isolation.watch import Watch
 from psac.gradients.measured import Measured
 from psac.gradients.precision import HALF, without_autocast
 from psac.gradients.trees import LossFunction
@@ -77,7 +77,7 @@ class Batched:
         return self._forward(self._recorder(batch), loss, batch).detach()
 
     def _recorder(self, batch: Any, takes_constants: bool = False) -> RowRecorder:
-        self.watch = Watch(self.outside, map(storage_of, trees.leaves(batch)))
+        self.watch = Watch(self.outside, self.outside.private(batch))
         return RowRecorder(trees.num_records(batch), self.watch, self.parameters, takes_constants)
 
     def _forward(self, rec: RowRecorder, loss: LossFunction, batch: Any) -> Tensor:

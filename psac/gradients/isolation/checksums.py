@@ -1,8 +1,7 @@
 """Has anybody written to these tensors?  A number for the content of each.
 
-`Prints` are those of a whole model.  To compare, a large tensor that torch says nobody has written
-to is read in part, at a secret place that changes from print to print; `.data` and numpy write
-without telling torch.
+`Prints` are those of a whole model.  `.data` and numpy write without telling torch: large tensors
+are then read in part, a part of its own at each turn, and small ones as a whole.
 """
 
 from __future__ import annotations
@@ -16,6 +15,8 @@ from torch import Tensor
 from psac.gradients.kernels.loops import loops
 
 LARGE = 2**18  # bytes
+SLICES = 16
+TURNS_PER_READING = 32  # on average, until everything is read
 
 
 def checksums(tensors: Iterable[Tensor]) -> list[int]:
@@ -54,34 +55,89 @@ def checksum(tensor: Tensor) -> int:
 
 
 class Prints:
-    """The content of tensors at one time."""
+    """The content of tensors at one time, to compare with a later one.
 
-    def __init__(self, tensors: Sequence[Tensor]) -> None:
-        self._place = secrets.randbits(30)
-        self._versions = [tensor._version for tensor in tensors]
-        self._large = [k for k, t in enumerate(tensors) if t.nbytes > LARGE and is_plain(t)]
-        sums = checksums([*tensors, *(window(tensors[k], self._place) for k in self._large)])
-        self._whole, self._windows = sums[: len(tensors)], sums[: len(tensors)]
-        for k, part in zip(self._large, sums[len(tensors) :], strict=True):
-            self._windows[k] = part
+    A write that torch knows of is seen at once, and so is one to a tensor of up to 256 kB.
+    Otherwise (`.data`, numpy) it is seen if it lies in the slice of this `turn`, one of 16.  Turns
+    that count up from a secret number take all slices, so that whatever is written to at every turn
+    is seen by the sixteenth.  Everything is read at secret turns, one in 32, and with `reads_all`.
+
+    A tensor that was written to and has its content again counts as the same.
+    """
+
+    def __init__(
+        self, tensors: Sequence[Tensor], turn: int = 0, *, reads_all: bool = False
+    ) -> None:
+        self._tensors, self._turn = list(tensors), turn
+        self._reads_all = reads_all or is_secret_turn()
+        self._large = {k: mark(t) for k, t in enumerate(tensors) if is_cut(t)}
+        self._parts = checksums(self._windows(tensors))
+        sums = checksums([tensors[k] for k in self._large])
+        self._whole = dict(zip(self._large, sums, strict=True))
 
     def changed(self, tensors: Sequence[Tensor]) -> set[int]:
         """The numbers of those that are not what they were."""
-        if len(tensors) != len(self._whole):
-            return set(range(max(len(tensors), len(self._whole))))
+        if len(tensors) != len(self._tensors):
+            return set(range(max(len(tensors), len(self._tensors))))
+        parts = checksums(self._windows(tensors))
+        found = {k for k, (a, b) in enumerate(zip(parts, self._parts, strict=True)) if a != b}
+        for k, before in self._large.items():
+            if self._reads_all or tensors[k] is not self._tensors[k] or mark(tensors[k]) != before:
+                found.add(k)
+        again = [k for k in found if k in self._whole]
+        sums = checksums([tensors[k] for k in again])
+        return found - {k for k, now in zip(again, sums, strict=True) if now == self._whole[k]}
+
+    def _windows(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         windows = list(tensors)
         for k in self._large:
-            windows[k] = window(tensors[k], self._place)
-        now = zip(tensors, checksums(windows), self._versions, self._windows, strict=True)
-        written = [k for k, (t, w, v, was) in enumerate(now) if t._version != v or w != was]
-        whole = checksums([tensors[k] for k in written])
-        return {k for k, sum_ in zip(written, whole, strict=True) if sum_ != self._whole[k]}
+            windows[k] = window(tensors[k], self._turn)
+        return windows
 
 
-def window(tensor: Tensor, place: int) -> Tensor:
-    """A sixteenth of a large tensor, all of a small one."""
-    if tensor.nbytes <= LARGE or not is_plain(tensor):
+def mark(tensor: Tensor) -> tuple[int, int]:
+    """Another one if torch knows of a write, or if the memory is another."""
+    return tensor._version, tensor.data_ptr()
+
+
+class Marks:
+    """As `Prints`, for many tensors that are written to by their owner alone.
+
+    At each turn torch's counter of each is compared, and the content of a sixteenth of them.
+    """
+
+    def __init__(self, tensors: list[Tensor], turn: int, *, reads_all: bool = False) -> None:
+        self._tensors, self._versions = tensors, [t._version for t in tensors]
+        everything = reads_all or is_secret_turn()
+        self._read = slice(None) if everything else slice(turn % SLICES, None, SLICES)
+        self._sums = checksums(tensors[self._read])
+
+    def changed(self, tensors: list[Tensor]) -> set[int]:
+        """The numbers of those that are not what they were."""
+        if len(tensors) != len(self._tensors):
+            return set(range(max(len(tensors), len(self._tensors))))
+        found = {
+            k
+            for k, (now, was) in enumerate(zip(tensors, self._tensors, strict=True))
+            if now is not was or now._version != self._versions[k]
+        }
+        sums = zip(checksums(tensors[self._read]), self._sums, strict=True)
+        places = range(len(tensors))[self._read]
+        return found | {places[k] for k, (now, was) in enumerate(sums) if now != was}
+
+
+def is_secret_turn() -> bool:
+    return secrets.randbelow(TURNS_PER_READING) == 0
+
+
+def is_cut(tensor: Tensor) -> bool:
+    return tensor.nbytes > LARGE and is_plain(tensor)
+
+
+def window(tensor: Tensor, turn: int) -> Tensor:
+    """A sixteenth of a large tensor, another one at each of 16 turns; all of a small one."""
+    if not is_cut(tensor):
         return tensor
-    length = tensor.numel() // 16
-    start = place % (tensor.numel() - length)
-    return tensor.detach().view(-1)[start : start + length]
+    number, size = turn % SLICES, tensor.numel()
+    start, end = number * size // SLICES, (number + 1) * size // SLICES
+    return tensor.detach().view(-1)[start:end]

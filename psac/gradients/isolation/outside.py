@@ -24,8 +24,10 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
+from psac.gradients import trees
 from psac.gradients.errors import PrivacyError
 from psac.gradients.isolation.checksums import checksums, window
+from psac.gradients.isolation.memory import Memory, refuse_private
 from psac.gradients.isolation.reach import (
     BUFFERS,
     HOOKS_ON_ALL,
@@ -59,16 +61,21 @@ class Outside:
         self.model = model
         tensors = [*model.parameters(), *model.buffers()]
         self.known = {id(tensor) for tensor in tensors}  # what belongs to the model
-        self.storages: set[int] = set()  # memory of private records
+        self.beside: dict[str, Any] = {}  # what is reached with the function: classes of batches
+        self.storages = Memory()  # of private records
         self._read: dict[int, tuple[weakref.ref[Tensor], Any]] = {}  # by id: its content
         self._is_first = True
         self._place = secrets.randbits(30)
         self._code: Any = None  # of the last step's function
         self._snapshots: dict[Any, Snapshot] = {}  # by code, and of the model
 
-    def protect(self, tensors: Iterable[Tensor]) -> None:
+    def protect(self, values: Iterable[Any], datasets: Iterable[Any] = ()) -> None:
         """These hold private records: no function may reach them but as its arguments."""
-        self.storages |= {storage_of(tensor) for tensor in tensors} - {0}
+        self.storages = Memory(values, datasets)
+
+    def private(self, batch: Any) -> Memory:
+        """That of the data set, and that of the batch."""
+        return self.storages | set(map(storage_of, trees.leaves(batch)))
 
     def changed(self, function: Any) -> list[str]:
         """What the function reaches that is not as it was after the last step."""
@@ -102,8 +109,9 @@ class Outside:
         if root is self.model:
             reach = Reach({name: root, **HOOKS_ON_ALL})
         else:
-            reach = Reach({name: root}, {id(self.model)})
+            reach = Reach({name: root, **self.beside}, {id(self.model)})
         refuse_insights(reach.names)
+        refuse_private(reach, self.storages)
         return Snapshot(reach, root, self._place, self.known)
 
     def changed_reads(self, read: Iterable[weakref.ref[Tensor]]) -> list[Tensor]:

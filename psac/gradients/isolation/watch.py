@@ -30,17 +30,17 @@ is_wrapped = _functorch.is_functorch_wrapped_tensor
 class Watch:
     """One call of the function: told of every tensor that goes into an operation or comes out."""
 
-    def __init__(self, outside: Any, storages: Iterable[int] = ()) -> None:
+    def __init__(self, outside: Any, private: Any = None) -> None:
         self.known, self._outside = set(outside.known), outside
         self.read: list[weakref.ref[Tensor]] = []  # tensors from outside
-        self._storages = outside.storages | set(storages)
+        self._private = outside.storages if private is None else private
         self._records: list[weakref.ref[Tensor]] = []  # tensors of a record
         self._constants: list[weakref.ref[Tensor]] = []  # made in this call, of no record
 
     def meet(self, tensor: Tensor) -> None:
         """A tensor that is not a record's, and not known, goes into an operation."""
         self.known.add(id(tensor))
-        if storage_of(tensor) in self._storages:
+        if storage_of(tensor) in self._private:
             raise PrivacyError(
                 f"the loss function reads a tensor of shape {list(tensor.shape)} that lies in the "
                 "private batch or data set, from outside its arguments: it would see other "
@@ -78,7 +78,7 @@ class Watch:
             return []
         model = self._outside.model
         outside = [*model.parameters(), *model.buffers(), *alive(self.read)]
-        if place in self._storages or any(storage_of(t) == place for t in outside):
+        if place in self._private or any(storage_of(t) == place for t in outside):
             return []
         constants = {id(t): t for t in alive(self._constants) if not is_wrapped(t)}
         return [t for t in constants.values() if storage_of(t) == place]

@@ -343,7 +343,10 @@ class Loops:
         if len(sums) == len(tensors):
             return sums
         following = iter(sums)
-        return [hash(tuple(itertools.islice(following, count))) for count in counts]
+        return [
+            next(following) if count == 1 else hash(tuple(itertools.islice(following, count)))
+            for count in counts
+        ]
 
     def _checksums(self, blocks: Sequence[tuple[int, int]]) -> list[int]:
         count = len(blocks)

@@ -28,7 +28,7 @@ from psac.gradients.isolation.beginning import Beginning
 from psac.gradients.isolation.outside import Outside, code_of
 from psac.gradients.isolation.reach import Reach
 from psac.gradients.isolation.state import State, refuse_memory
-from psac.gradients.isolation.watch import Watch, is_wrapped, refuse_remains, storage_of
+from psac.gradients.isolation.watch import Watch, is_wrapped, refuse_remains
 from psac.gradients.measured import Measured
 from psac.gradients.precision import without_autocast
 from psac.gradients.rules.chance import NeedsSharing, Place
@@ -140,7 +140,7 @@ class Vectorized:
         self, loss: LossFunction, batch: Any, randomness: str, copies: bool
     ) -> Evaluation:
         """Records that take the same path together; each path from the same state."""
-        roots, private = {"model": self.model, "loss": loss}, self._private(batch)
+        roots, private = {"model": self.model, "loss": loss}, self.outside.private(batch)
         differences, read = [], []
         known = self._beginning
         before = Beginning(roots, private) if known is None else known.of(roots, private)
@@ -163,14 +163,11 @@ class Vectorized:
         self.watch.read = read
         return together(paths, trees.num_records(batch))
 
-    def _private(self, batch: Any) -> set[int]:
-        return self.outside.storages | set(map(storage_of, trees.leaves(batch)))
-
     def _evaluate(
         self, loss: LossFunction, batch: Any, randomness: str, copies: bool
     ) -> Evaluation:
         leaves = trees.leaves(batch)
-        self.watch = Watch(self.outside, map(storage_of, leaves))
+        self.watch = Watch(self.outside, self.outside.private(batch))
         rec = Recorder(trees.num_records(batch), self.watch, randomness)
         rec.only_copies = code_of(loss) in self.of_copies
         rec.follows_paths = code_of(loss) in self.branching

@@ -70,6 +70,7 @@ class ByLength:
         self._asked = False
         self._axes: dict[str, set[int]] = {}  # those that vary, by leaf
         self._padding: dict[str, Tensor] = {}
+        self._arrangement: dict[str, tuple] = {}  # what surrounds the leaves
         self._fixed: dict[tuple[str, int], int] = {}  # sizes along the other axes
 
     def __call__(self, samples: Sequence[Any]) -> list[Any]:
@@ -86,7 +87,7 @@ class ByLength:
         ]
 
     def _leaves(self, batch: Any, num_samples: int) -> Leaves:
-        return Check(self.collate_fn, [], {}).leaves(batch, num_samples)
+        return Check(self.collate_fn, [], {}, self._arrangement).leaves(batch, num_samples)
 
     def _length(self, number: int, leaves: Leaves) -> int:
         sizes = [leaves[name].shape[axis] for name, axes in self._axes.items() for axis in axes]

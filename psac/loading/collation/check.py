@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
+from psac.gradients import trees
 from psac.gradients.errors import NotIsolated
 from psac.loading.collation.generators import restore, saved
 from psac.loading.collation.parts import (
@@ -55,14 +56,22 @@ class Check:
     - No entry of the record has a distribution far from that of the record alone, in 64 draws of
       each.  Entries that are not random are thereby compared exactly.
 
-    `padding` collects the constants by leaf.  `pads` becomes true if a checked record is longer in
-    the batch than alone.
+    What surrounds the tensors (classes, keys, the contexts of registered classes) is the same in
+    every batch, checked or not.
+
+    `padding` collects the constants by leaf, `arrangement` what surrounds them.  `pads` becomes
+    true if a checked record is longer in the batch than alone.
     """
 
     def __init__(
-        self, collate_fn: Callable[[list[Any]], Any], generators: list[Any], padding: Leaves
+        self,
+        collate_fn: Callable[[list[Any]], Any],
+        generators: list[Any],
+        padding: Leaves,
+        arrangement: dict[str, tuple],
     ) -> None:
-        self.collate_fn, self.generators, self.padding = collate_fn, generators, padding
+        self.collate_fn, self.generators = collate_fn, generators
+        self.padding, self.arrangement = padding, arrangement
         self.pads = False
 
     def __call__(self, samples: list[Any], leaves: Leaves, *, random: bool) -> None:
@@ -89,6 +98,11 @@ class Check:
                     "tensor must be dense with the records along its first axis, each once and in "
                     "the order of the samples"
                 )
+        now = trees.arrangement(batch)
+        if not self.arrangement:
+            self.arrangement.update(copy.deepcopy(now))
+        if finding := trees.differs(self.arrangement, now):
+            self._refuse(finding)
         return leaves
 
     def _run(self, samples: list[Any]) -> Leaves:

@@ -43,9 +43,10 @@ class IsolatedCollate:
     """Calls `collate_fn` (default: torch's) and returns what it returns, or raises `NotIsolated`.
 
     On every call: each tensor of the batch has as many entries along its first axis as there are
-    samples.  On the first three calls with two samples or more, and then on secret calls, with
-    probability 1/16, the first, the last and a secret third record are checked as
-    `psac.loading.collation.check.Check` states.  After a refusal the next three calls are checked.
+    samples, and classes, keys and contexts around the tensors are those of the first batch.  On the
+    first three calls with two samples or more, and then on secret calls, with probability 1/16, the
+    first, the last and a secret third record are checked as `psac.loading.collation.check.Check`
+    states.  After a refusal the next three calls are checked.
 
     A check calls `collate_fn` again, on copies of the samples, and restores every generator that
     `psac.loading.collation.generators` finds: checked and unchecked calls draw the same numbers.
@@ -58,6 +59,7 @@ class IsolatedCollate:
         self._certain = FIRST_CHECKS  # checks that are still due
         self._shapes: dict[str, torch.Size] = {}  # of a record, by leaf, in the first batch
         self._padding: dict[str, Tensor] = {}  # the constant behind a record, by leaf
+        self._arrangement: dict[str, tuple] = {}  # what surrounds the leaves
         self._pads = torch.zeros(1, dtype=torch.uint8).share_memory_()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -102,7 +104,7 @@ class IsolatedCollate:
         return self._certain > 0 or secrets.randbelow(CALLS_PER_CHECK) == 0
 
     def _check(self, generators: list[Any]) -> Check:
-        return Check(self.collate_fn, generators, self._padding)
+        return Check(self.collate_fn, generators, self._padding, self._arrangement)
 
     def _compare_shapes(self, leaves: Leaves) -> None:
         for name, leaf in leaves.items():

@@ -11,14 +11,13 @@ Equality is bit for bit, but NaN equals NaN.  All functions are pure.
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from psac.gradients.trees import map_tensors, num_records
+from psac.gradients.errors import PrivacyError
+from psac.gradients.trees import num_records, walk
 
 Leaves = dict[str, Tensor]
 Finding = tuple[str, str]  # a leaf, and what is wrong with it
@@ -26,33 +25,13 @@ Finding = tuple[str, str]  # a leaf, and what is wrong with it
 
 def named_leaves(batch: Any) -> Leaves:
     """The tensors of a batch by name, in the order of `psac.gradients.trees.leaves`."""
-    leaves = {name or "batch": leaf for name, leaf in _named(batch, "")}
+    found = [(path or "batch", leaf) for path, leaf, node in walk(batch) if node is None]
+    leaves = dict(found)
     if not leaves:
         num_records(batch)  # raises
+    if len(leaves) < len(found):
+        raise PrivacyError("a batch has two keys that print alike: give its parts other names.")
     return leaves
-
-
-def _named(tree: Any, path: str) -> Iterator[tuple[str, Tensor]]:
-    if isinstance(tree, Tensor):
-        yield path, tree
-        return
-    for name, value in _children(tree):
-        yield from _named(value, path + name)
-
-
-def _children(tree: Any) -> Iterator[tuple[str, Any]]:
-    if isinstance(tree, tuple) and hasattr(tree, "_fields"):
-        yield from ((f".{name}", value) for name, value in tree._asdict().items())  # type: ignore
-    elif isinstance(tree, (list, tuple)):
-        yield from ((f"[{number}]", value) for number, value in enumerate(tree))
-    elif isinstance(tree, Mapping):
-        yield from ((f"[{key!r}]", value) for key, value in tree.items())
-    elif dataclasses.is_dataclass(tree):
-        yield from (
-            (f".{f.name}", getattr(tree, f.name)) for f in dataclasses.fields(tree) if f.init
-        )
-    else:
-        map_tensors(tree, lambda leaf: leaf)  # raises, unless it is None
 
 
 def same(one: Tensor, other: Tensor) -> bool:
