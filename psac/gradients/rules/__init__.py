@@ -28,7 +28,7 @@ from psac.gradients.rules import (
     losses,
     matrix,
 )
-from psac.gradients.rules import normalization, recurrent, routing, values
+from psac.gradients.rules import normalization, recurrent, routing, values, writing
 
 Rule = Callable[..., Any]
 FUNCTIONS_OF_TORCH: Any = torch._C._VariableFunctions  # type: ignore[attr-defined]
@@ -53,7 +53,9 @@ FUNCTIONS: dict[Rule, tuple[Any, ...]] = {
     normalization.group_norm: (torch.group_norm,),
     normalization.instance_norm: (torch.instance_norm,),
     normalization.batch_norm: (torch.batch_norm,),
-    embedding.embedding: (torch.embedding,),
+    embedding.embedding: (
+        torch.embedding, torch.ops.aten.embedding, torch.ops.aten.embedding.default,
+    ),
     embedding.index_select: (torch.index_select, Tensor.index_select),
     embedding.embedding_bag: (torch.nn.functional.embedding_bag,),
     attention.attention: (torch.nn.functional.scaled_dot_product_attention,),
@@ -74,6 +76,8 @@ FUNCTIONS: dict[Rule, tuple[Any, ...]] = {
     values.getitem: (Tensor.__getitem__,),
     values.setitem: (Tensor.__setitem__,),
     values.where: (torch.where,),
+    values.one_hot: (torch.nn.functional.one_hot,),
+    writing.select_scatter: (torch.select_scatter, Tensor.select_scatter),
     values.pack: (FUNCTIONS_OF_TORCH._pack_padded_sequence,),
     **{
         values.decided(function): (function,)
@@ -125,3 +129,5 @@ FUNCTIONS: dict[Rule, tuple[Any, ...]] = {
 RULES: dict[Any, Rule] = {
     function: rule for rule, functions in FUNCTIONS.items() for function in functions
 }
+# Their rules serve where every parameter enters as copies, too.
+OF_COPIES = frozenset(FUNCTIONS[derivatives.grad] + FUNCTIONS[embedding.embedding])
