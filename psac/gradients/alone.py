@@ -12,8 +12,10 @@ Here plain Python runs between records, and could remember one for the next.  Gu
 from __future__ import annotations
 
 import contextvars
+import functools
 import secrets
 from collections.abc import Iterable, Iterator, Mapping
+from types import FunctionType, MethodType
 from typing import Any
 
 import torch
@@ -37,10 +39,10 @@ from psac.gradients.vectorized.evaluate import (
 )
 from psac.gradients.vectorized.libraries import (
     OPERATORS,
+    guarded,
     refuse_operator_in_python,
     refuse_seeding,
     without_checkpoints,
-    without_seeding,
 )
 from psac.gradients.vectorized.recorder import tensors_in
 
@@ -73,6 +75,7 @@ class OneRecord(TorchFunctionMode):
                 is_of_record = True
             elif id(tensor) not in self.watch.known:
                 self.watch.meet(tensor)
+        args, kwargs = under(self, args), {key: under(self, v) for key, v in kwargs.items()}
         result = func(*args, **kwargs)
         for tensor in tensors_in((result,)):
             self.watch.known.add(id(tensor))
@@ -82,6 +85,20 @@ class OneRecord(TorchFunctionMode):
             else:
                 self._of_record.discard(id(tensor))
         return result
+
+
+def under(mode: TorchFunctionMode, value: Any) -> Any:
+    """Functions that torch is given (hooks, distances): it calls them when the mode is off."""
+    if isinstance(value, tuple):
+        return tuple(under(mode, part) for part in value)
+    if not isinstance(value, (FunctionType, MethodType, functools.partial, nn.Module)):
+        return value
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with mode:
+            return value(*args, **kwargs)
+
+    return run
 
 
 class OneByOne:
@@ -149,7 +166,7 @@ class OneByOne:
         watch, seed = Watch(self.outside, private), torch.initial_seed()
         with (
             torch.enable_grad(),
-            without_seeding(),
+            guarded(),
             without_checkpoints(),
             OneRecord(watch, trees.leaves(one)),
         ):
