@@ -83,6 +83,6 @@ def towards_zero(weights_n: Tensor, dtype: torch.dtype) -> Tensor:
     """None grows: a weight of 2e-45 would be 2.8e-45 in float32, and pass the bound by a third."""
     if weights_n.dtype is dtype:
         return weights_n
-    values = weights_n.to(dtype)
+    values = weights_n.to(dtype.to_real())
     smaller = torch.nextafter(values, torch.zeros_like(values))
-    return torch.where(values > weights_n, smaller, values)
+    return torch.where(values > weights_n, smaller, values).to(dtype)
