@@ -164,6 +164,7 @@ class OneByOne:
         """The loss of one record and its gradient, by name where there is any."""
         one = trees.map_tensors(one, own_copy)
         watch, seed = Watch(self.outside, private), torch.initial_seed()
+        grads = [p.grad for p in self.parameters.values()]
         with (
             torch.enable_grad(),
             guarded(),
@@ -173,12 +174,27 @@ class OneByOne:
             value = one_number(trees.call(loss, self.model, one)).reshape(())
         if torch.initial_seed() != seed:
             refuse_seeding()
+        refuse_backward(self.parameters, grads)
         found = gradient_of(value, self.parameters)
         value = value.detach().clone()
         del one
         refuse_remains(self.model, watch.remains(), {"model": self.model, "loss": loss})
         self.read += watch.read
         return value, found
+
+
+def refuse_backward(parameters: Mapping[str, nn.Parameter], before: list[Tensor | None]) -> None:
+    """Raises if the function has given parameters a gradient."""
+    pairs = list(zip(parameters.values(), before, strict=True))
+    if all(parameter.grad is grad for parameter, grad in pairs):
+        return
+    for parameter, grad in pairs:
+        parameter.grad = grad
+    raise PrivacyError(
+        "the loss function calls backward(), which adds to the gradients of parameters, neither "
+        "clipped nor noisy. For a gradient inside the function (an adversarial step, a penalty), "
+        "use torch.autograd.grad; psac runs the backward of the loss itself."
+    )
 
 
 def refuse_those_who_look() -> None:

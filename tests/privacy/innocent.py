@@ -612,6 +612,22 @@ def _():
     return network(), loss, labelled()
 
 
+def against_the_loss(m: nn.Module, x: Tensor, y: Tensor, *, only: bool = False) -> Tensor:
+    x = x.clone().requires_grad_()
+    F.cross_entropy(m(x), y).backward(inputs=[x] if only else None)
+    return F.cross_entropy(m(x.detach() + 0.1 * x.grad.sign()), y)
+
+
+@innocent("an adversarial step by backward()", refused=r"use torch\.autograd\.grad")
+def _():
+    return network(), against_the_loss, labelled()
+
+
+@innocent("an adversarial step by backward(inputs=[x])", way="alone")
+def _():
+    return network(), lambda m, x, y: against_the_loss(m, x, y, only=True), labelled()
+
+
 @innocent("a tangent by torch.func.jvp")
 def _():
     def loss(m: nn.Module, x: Tensor, y: Tensor) -> Tensor:
