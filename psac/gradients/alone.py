@@ -12,10 +12,8 @@ Here plain Python runs between records, and could remember one for the next.  Gu
 from __future__ import annotations
 
 import contextvars
-import functools
 import secrets
 from collections.abc import Iterable, Iterator, Mapping
-from types import FunctionType, MethodType
 from typing import Any
 
 import torch
@@ -44,7 +42,7 @@ from psac.gradients.vectorized.libraries import (
     refuse_seeding,
     without_checkpoints,
 )
-from psac.gradients.vectorized.recorder import tensors_in
+from psac.gradients.vectorized.recorder import tensors_in, under
 
 TORCH: Any = torch._C
 SECRET_STEPS = 16  # one of so many is computed twice, though its function is known
@@ -75,8 +73,7 @@ class OneRecord(TorchFunctionMode):
                 is_of_record = True
             elif id(tensor) not in self.watch.known:
                 self.watch.meet(tensor)
-        args, kwargs = under(self, args), {key: under(self, v) for key, v in kwargs.items()}
-        result = func(*args, **kwargs)
+        result = func(*under(self, args), **under(self, kwargs))
         for tensor in tensors_in((result,)):
             self.watch.known.add(id(tensor))
             if is_of_record:
@@ -85,20 +82,6 @@ class OneRecord(TorchFunctionMode):
             else:
                 self._of_record.discard(id(tensor))
         return result
-
-
-def under(mode: TorchFunctionMode, value: Any) -> Any:
-    """Functions that torch is given (hooks, distances): it calls them when the mode is off."""
-    if isinstance(value, tuple):
-        return tuple(under(mode, part) for part in value)
-    if not isinstance(value, (FunctionType, MethodType, functools.partial, nn.Module)):
-        return value
-
-    def run(*args: Any, **kwargs: Any) -> Any:
-        with mode:
-            return value(*args, **kwargs)
-
-    return run
 
 
 class OneByOne:

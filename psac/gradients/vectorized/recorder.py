@@ -18,13 +18,14 @@ backward asks for it; nothing of such a batch is used.
 
 from __future__ import annotations
 
+import functools
 import types
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torch._C import _functorch  # type: ignore[attr-defined]
 from torch.overrides import TorchFunctionMode
 
@@ -58,6 +59,7 @@ ASKS_FOR_MODES = (
     "has_torch_function_unary",
     "has_torch_function_variadic",
 )
+CALLED = (types.FunctionType, types.MethodType, functools.partial, nn.Module)
 NOT_IN_PLACE = ("__index__", "__int__", "__invert__", "__iter__")
 AttributeOfTensor = type(Tensor.shape.__get__)  # type: ignore[attr-defined]  # how `x.shape` comes to a function mode
 
@@ -386,6 +388,22 @@ def tensors_in(values: Iterable[Any]) -> Iterable[Tensor]:
             yield value
         elif isinstance(value, (list, tuple)):
             yield from tensors_in(value)
+
+
+def under(mode: TorchFunctionMode, value: Any) -> Any:
+    """Functions that torch is given (hooks, distances): it calls them when the mode is off."""
+    if isinstance(value, tuple):
+        return tuple(under(mode, part) for part in value)
+    if isinstance(value, dict):
+        return {key: under(mode, part) for key, part in value.items()}
+    if not isinstance(value, CALLED):
+        return value
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with mode:
+            return value(*args, **kwargs)
+
+    return run
 
 
 _transparent: dict[Any, Any] = {}

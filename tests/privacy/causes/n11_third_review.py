@@ -290,6 +290,23 @@ def distance_alone(world: World) -> None:
     reads(world, make)
 
 
+@case("N11", "batched: the distance of a triplet loss")
+def distance_batched(world: World) -> None:
+    x, y = world.batch()
+
+    def apart(a: Tensor, b: Tensor) -> Tensor:
+        return (a - b).square().sum(1) * x.mean()
+
+    def loss(m: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        return F.triplet_margin_with_distance_loss(
+            m(x), m(-x), m(x / 2), distance_function=apart, margin=5, reduction="none"
+        )
+
+    with world.training(network(), dataset=TensorDataset(x, y)) as run:
+        for batch in run.batches():
+            run.private.step(loss, batch, batched=True)
+
+
 @case("N11", "a hook on a tensor")
 def hook(world: World) -> None:
     def make(everything: Tensor):
