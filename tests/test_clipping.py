@@ -334,8 +334,11 @@ def test_weights_of_another_dtype_are_converted():
 @pytest.mark.parametrize(
     "answer, message",
     [
-        (lambda norms: norms * math.nan, r"norm 2 the weight nan.*must be numbers >= 0"),
-        (lambda norms: -norms, r"norm 2 the weight -2.*must be numbers >= 0"),
+        (
+            lambda norms: norms * math.nan,
+            r"gives NaN as the weight of a norm.*must be numbers >= 0",
+        ),
+        (lambda norms: -norms, r"gives a negative number as the weight.*must be numbers >= 0"),
         (lambda norms: norms.mean(), r"norms of shape \(1,\) into weights of shape \(\)"),
         (lambda norms: norms[:, None], r"weights of shape \(1, 1\)"),
         (lambda norms: 0.5, r"weights of 0\.5.*one weight for each norm"),

@@ -269,12 +269,12 @@ def _sensible(rule: ClippingRule, norms: Tensor) -> Tensor:
 
     read = type(rule) in _READ
     weights = function(norms) if read else weights_alone(rule, function, norms, rule.bound)
-    if weights.numel() and not float(weights.min()) >= 0:  # the minimum is NaN if any weight is
-        wrong = ~(weights >= 0)
+    least = float(weights.min()) if weights.numel() else 0.0  # NaN if any weight is
+    if not least >= 0:
+        wrong = "a negative number" if least < 0 else "NaN"
         raise ValueError(
-            f"{rule!r} gives the norm {norms[wrong][0].item():.6g} the weight "
-            f"{weights[wrong][0].item():.6g}. Weights must be numbers >= 0: fix its weights() "
-            "method."
+            f"{rule!r} gives {wrong} as the weight of a norm. Weights must be numbers >= 0 for "
+            "all norms >= 0: try its weights() method on torch.logspace(-12, 12, 100)."
         )
     return weights
 

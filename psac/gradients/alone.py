@@ -37,12 +37,12 @@ from psac.gradients.vectorized.evaluate import (
 )
 from psac.gradients.vectorized.libraries import (
     OPERATORS,
+    guarded,
     refuse_operator_in_python,
     refuse_seeding,
     without_checkpoints,
-    without_seeding,
 )
-from psac.gradients.vectorized.recorder import tensors_in
+from psac.gradients.vectorized.recorder import tensors_in, under
 
 TORCH: Any = torch._C
 SECRET_STEPS = 16  # one of so many is computed twice, though its function is known
@@ -73,7 +73,7 @@ class OneRecord(TorchFunctionMode):
                 is_of_record = True
             elif id(tensor) not in self.watch.known:
                 self.watch.meet(tensor)
-        result = func(*args, **kwargs)
+        result = func(*under(self, args), **under(self, kwargs))
         for tensor in tensors_in((result,)):
             self.watch.known.add(id(tensor))
             if is_of_record:
@@ -147,21 +147,37 @@ class OneByOne:
         """The loss of one record and its gradient, by name where there is any."""
         one = trees.map_tensors(one, own_copy)
         watch, seed = Watch(self.outside, private), torch.initial_seed()
+        grads = [p.grad for p in self.parameters.values()]
         with (
             torch.enable_grad(),
-            without_seeding(),
+            guarded(),
             without_checkpoints(),
             OneRecord(watch, trees.leaves(one)),
         ):
             value = one_number(trees.call(loss, self.model, one)).reshape(())
         if torch.initial_seed() != seed:
             refuse_seeding()
+        refuse_backward(self.parameters, grads)
         found = gradient_of(value, self.parameters)
         value = value.detach().clone()
         del one
         refuse_remains(self.model, watch.remains(), {"model": self.model, "loss": loss})
         self.read += watch.read
         return value, found
+
+
+def refuse_backward(parameters: Mapping[str, nn.Parameter], before: list[Tensor | None]) -> None:
+    """Raises if the function has given parameters a gradient."""
+    pairs = list(zip(parameters.values(), before, strict=True))
+    if all(parameter.grad is grad for parameter, grad in pairs):
+        return
+    for parameter, grad in pairs:
+        parameter.grad = grad
+    raise PrivacyError(
+        "the loss function calls backward(), which adds to the gradients of parameters, neither "
+        "clipped nor noisy. For a gradient inside the function (an adversarial step, a penalty), "
+        "use torch.autograd.grad; psac runs the backward of the loss itself."
+    )
 
 
 def refuse_those_who_look() -> None:

@@ -38,6 +38,15 @@ REMEDIES = {
         "it writes values of a record into a tensor from outside. Make a new tensor instead"
     ),
     "saved_tensors_hooks": "leave hooks on saved tensors out",
+    "backward() called inside": "take gradients by torch.autograd.grad",
+    "_make_dual": "take tangents by torch.func.jvp instead of torch.autograd.forward_ad",
+    "Tensor.requires_grad_()": (
+        "freeze a layer for a part of the function by torch.func.functional_call with detached "
+        "parameters, and take gradients by torch.autograd.grad"
+    ),
+    "cannot register a hook": (
+        "change the gradient by the tensor itself: k * x + ((1 - k) * x).detach() scales it by k"
+    ),
 }
 
 

@@ -208,6 +208,9 @@ def refuse_other_arguments(function: Callable, model: Any, tree: Any) -> None:
         signature.bind(model, *parts, **names)
     except TypeError as error:
         name = getattr(function, "__name__", type(function).__name__)
+        first = next(iter(signature.parameters), "")
+        if first in names:
+            how += f". The model goes to '{first}': rename that argument, or the key of the batch"
         raise TypeError(
             f"{name}{signature} cannot be called with ({given}): {error}. psac calls the loss "
             f"function with the model and the batch, and {how}."

@@ -296,8 +296,9 @@ class Guard:
         raise PrivacyError(
             f"backward() has reached '{name}' of the private {type(self.model).__name__}: that "
             "gradient is neither clipped nor noisy. psac runs the backward itself. Write\n"
-            f"{FUNCTION_FORM}\nTo train something else through the model, call backward within "
-            "`with private.paused():`."
+            f"{FUNCTION_FORM}\nFor a gradient inside the function (an adversarial step, a "
+            "penalty), use torch.autograd.grad. To train something else through the model, call "
+            "backward within `with private.paused():`."
         )
 
 

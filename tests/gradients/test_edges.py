@@ -146,3 +146,13 @@ def test_several_records_may_be_out_of_range_at_once():
     sums = total.collect()
     for name, value in oracles.weighted_sum(gradients, weights).items():
         torch.testing.assert_close(sums[name].double(), value, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("batched", [False, True])
+def test_a_key_of_the_batch_that_is_the_name_of_the_models_argument_is_named(batched):
+    def loss(model: nn.Module, x: Tensor) -> Tensor:
+        return model(x).square().sum(1)
+
+    total = ClippedSum(Evaluator(nn.Linear(4, 3)), psac.PSAC())
+    with pytest.raises(TypeError, match="The model goes to 'model': rename that argument, or"):
+        total.add(loss, {"model": torch.randn(5, 4), "x": torch.randn(5, 4)}, batched=batched)

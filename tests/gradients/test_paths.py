@@ -272,3 +272,18 @@ def test_private_records_are_not_read_by_an_attribute():
     evaluator.outside.protect([X])
     with pytest.raises(psac.PrivacyError, match="private data set"):
         evaluator(lambda m, x: F.mse_loss(m(x), X.T[:, :1].T), (X.clone(),))
+
+
+def test_torch_cond_is_a_branch():
+    def by_cond(model: nn.Module, x: Tensor) -> Tensor:
+        return torch.cond(x.sum() > 0, lambda h: model(h).square().sum(), halved, (x,))
+
+    def by_hand(model: nn.Module, x: Tensor) -> Tensor:
+        return model(x).square().sum() if x.sum() > 0 else halved(x)
+
+    def halved(x: Tensor) -> Tensor:
+        return model(x / 2).sum()
+
+    model, x = nn.Linear(4, 3), torch.randn(6, 4)
+    norms = [psac.per_sample_norms(model, loss, x) for loss in (by_cond, by_hand)]
+    assert torch.equal(*norms)

@@ -19,6 +19,7 @@ import psac
 import psac.private.run
 from psac.gradients import ClippedSum, Evaluator, measured
 from psac.gradients.contributions import joint
+from psac.gradients.contributions.weights import Weights
 from psac.gradients.kernels.loops import loops
 from psac.gradients.precision import pieces
 from tests import oracles
@@ -406,3 +407,27 @@ def test_the_norm_of_a_tied_table_is_not_lost_where_its_uses_cancel():
     tokens, a, b = map(torch.cat, zip(*[tied(1e4) for _ in range(20)], strict=True))
     norms = psac.per_sample_norms(model, called, (tokens, a, b))
     torch.testing.assert_close(norms, b.flatten(1).norm(dim=1), rtol=1e-2, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, BFLOAT, torch.float64])
+def test_no_weight_grows_when_it_is_cast(dtype):
+    smallest = torch.tensor([2.0**-149, 2.0**-126, 1.0, 2e38], dtype=torch.float64)
+    given = torch.cat([smallest * factor for factor in (0.3, 0.7, 1.0, 1 + 1e-9, 1.6)])
+    found = Weights(given).like(torch.zeros((), dtype=dtype))
+    assert found.dtype is dtype
+    assert bool((found.double() <= given).all())
+    assert torch.allclose(found.double(), given, rtol=1e-2, atol=2.0**-133)
+    assert torch.equal(Weights(given).of_rows(1, False, dtype), found)
+
+
+def test_a_record_whose_weight_is_denormal_keeps_its_bound():
+    """Its norm is above 1e38, so that its weight comes in float64."""
+    bound, x, y = 1e-6, torch.randn(9, 6), torch.randint(3, (9,))
+    x[0] *= 1e34
+    total = ClippedSum(Evaluator(nn.Linear(6, 3)), psac.Abadi(bound=bound))
+
+    def sums(x, y):
+        total.add(lambda m, x, y: F.cross_entropy(m(x), y) * 1e4, (x, y))
+        return flat(total.collect())
+
+    assert float((sums(x, y) - sums(x[1:], y[1:])).norm()) <= bound * (1 + MARGIN)

@@ -32,10 +32,15 @@ LEFT_TO_TORCH = {
     "embedding_bag_max_by_offsets",
     "embedding_bag_to_the_last_offset",
     "embedding_by_frequency",
+    "embedding_by_frequency_and_padding",
+    "embedding_in_a_function_and_slope",
+    "embedding_padding_and_a_step",
+    "embedding_padding_and_slope",
     "gradient_of_the_input",
     "gru_inside_a_gradient",
     "inner_vmap",
     "jacobian",
+    "product_with_the_hessian",
     "slopes_of_slopes",
 }
 

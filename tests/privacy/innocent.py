@@ -580,6 +580,63 @@ def _():
     return Behind(function, inner), cross_entropy, labelled(2, 4, 4)
 
 
+# Functions that torch calls
+@innocent("a function that torch.jit has compiled")
+def _():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        squared = torch.jit.script(square_and_scale)
+    return Behind(lambda m, x: squared(m(x), m[0].bias.sum())), cross_entropy, labelled()
+
+
+def square_and_scale(x: Tensor, factor: Tensor) -> Tensor:
+    return x * x.sigmoid() * factor
+
+
+@innocent("a distance of one's own in a triplet loss")
+def _():
+    def loss(m: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        apart = lambda a, b: (a - b).abs().sum(1)  # noqa: E731
+        return F.triplet_margin_with_distance_loss(m(x), m(-x), m(x / 2), distance_function=apart)
+
+    return network(), loss, labelled()
+
+
+@innocent("a hook that scales a gradient", way="alone")
+def _():
+    def loss(m: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        scores = m(x)
+        scores.register_hook(lambda grad: grad / 2)
+        return F.cross_entropy(scores, y)
+
+    return network(), loss, labelled()
+
+
+def against_the_loss(m: nn.Module, x: Tensor, y: Tensor, *, only: bool = False) -> Tensor:
+    x = x.clone().requires_grad_()
+    F.cross_entropy(m(x), y).backward(inputs=[x] if only else None)
+    return F.cross_entropy(m(x.detach() + 0.1 * x.grad.sign()), y)
+
+
+@innocent("an adversarial step by backward()", refused=r"use torch\.autograd\.grad")
+def _():
+    return network(), against_the_loss, labelled()
+
+
+@innocent("an adversarial step by backward(inputs=[x])", way="alone")
+def _():
+    return network(), lambda m, x, y: against_the_loss(m, x, y, only=True), labelled()
+
+
+@innocent("a tangent by torch.func.jvp")
+def _():
+    def loss(m: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        scores, tangent = torch.func.jvp(m, (x,), (torch.ones_like(x),))
+        return F.cross_entropy(scores, y) + tangent.square().mean()
+
+    return network(), loss, labelled()
+
+
 def tried(row: Innocent) -> tuple[str, str]:
     """The way that psac took, or "refused" or "raised", and what it said."""
     torch.manual_seed(0)

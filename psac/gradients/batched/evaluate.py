@@ -51,6 +51,7 @@ class Batched:
 
     def evaluate(self, loss: LossFunction, batch: Any, randomness: str = "different") -> Evaluation:
         """`randomness` means nothing here: the function draws what it draws."""
+        trees.refuse_other_arguments(loss, self.model, batch)
         try:
             return self.together(loss, batch)
         except NotFinite:

@@ -231,12 +231,17 @@ def refuse_change(
 
 
 class Still(TorchFunctionMode):
-    """Random numbers become fixed ones, so that nothing but records makes a difference."""
+    """Random numbers become fixed ones, so that nothing but records makes a difference.
+
+    Those of a generator of the user's own stay: they follow from the place in the batch.
+    """
 
     def __torch_function__(
         self, func: Any, types_: Any, args: tuple = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         named, name = dict(kwargs or {}), getattr(func, "__name__", "")
+        if named.get("generator") is not None:
+            return func(*args, **named)
         if "dropout" in name:
             return args[0] if args else named["input"]
         if name == "scaled_dot_product_attention":

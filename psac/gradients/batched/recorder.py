@@ -29,11 +29,14 @@ from psac.gradients.errors import NotIsolated, NotVectorized, PrivacyError
 from psac.gradients.isolation.watch import Watch
 from psac.gradients.vectorized.recorder import (
     ASKS_FOR_MODES,
+    CALLED,
     AttributeOfTensor,
     Start,
     Uses,
+    WithinFunction,
     tensors_in,
     transparent,
+    under,
 )
 
 # What rows add, from their owners and the output gradient [m, features].
@@ -255,6 +258,9 @@ class RowRecorder(TorchFunctionMode):
         self, func: Any, types_: Any, args: tuple = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
+        if any(isinstance(value, CALLED) for value in (*args, *kwargs.values())):
+            within = WithinFunction(self.watch)
+            args, kwargs = under(within, args), dict(under(within, kwargs))
         if type(func) is AttributeOfTensor:
             result = func(*args)
             if isinstance(result, Tensor):

@@ -33,8 +33,7 @@ class Weights:
 
     def like(self, tensor: Tensor) -> Tensor:
         """[n], in the tensor's dtype."""
-        same = self.values.dtype is tensor.dtype
-        return self.values if same else self.values.to(tensor.dtype)
+        return towards_zero(self.values, tensor.dtype)
 
     def of_rows(self, positions: int, outside: bool, dtype: torch.dtype) -> Tensor:
         """One weight for each row, of which a sample has so many.
@@ -43,7 +42,7 @@ class Weights:
         """
         key = positions, outside, dtype
         if key not in self._rows:
-            values = self.values.to(dtype)
+            values = towards_zero(self.values, dtype)
             repeat = values.repeat if outside else values.repeat_interleave
             self._rows[key] = repeat(positions)
         return self._rows[key]
@@ -78,3 +77,12 @@ class Weights:
             self._last = None  # freed before there is another
             self._last = key, (values_mk, weights_m), values_mk * weights_m.unsqueeze(1)
         return self._last[2]
+
+
+def towards_zero(weights_n: Tensor, dtype: torch.dtype) -> Tensor:
+    """None grows: a weight of 2e-45 would be 2.8e-45 in float32, and pass the bound by a third."""
+    if weights_n.dtype is dtype:
+        return weights_n
+    values = weights_n.to(dtype.to_real())
+    smaller = torch.nextafter(values, torch.zeros_like(values))
+    return torch.where(values > weights_n, smaller, values).to(dtype)

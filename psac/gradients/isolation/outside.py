@@ -18,10 +18,11 @@ import secrets
 import weakref
 from collections import deque
 from collections.abc import Container, Iterable
-from types import FunctionType, GeneratorType, MethodType
+from types import BuiltinFunctionType, FunctionType, GeneratorType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
 from psac.gradients import trees
@@ -44,8 +45,9 @@ from psac.gradients.isolation.watch import storage_of
 
 MISSING: Any = object()
 CHANGING = (*(np.ndarray, bytearray, array.array, GeneratorType, *BUFFERS, *GENERATORS),)
-# Ways to the frames of psac, to all objects, and to what is under vmap.
+# Ways to the frames of psac, to all objects, to what is under vmap, and to torch's own generator.
 INSIGHTS = {
+    *("DisableTorchFunction", "default_generator", "default_generators"),
     *("_getframe", "currentframe", "f_back", "f_locals", "tb_frame", "get_objects"),
     *("get_referrers", "_functorch", "get_unwrapped", "_unwrap_batched", "_remove_batch_dim"),
 }
@@ -110,7 +112,7 @@ class Outside:
             reach = Reach({name: root, **HOOKS_ON_ALL})
         else:
             reach = Reach({name: root, **self.beside}, {id(self.model)})
-        refuse_insights(reach.names)
+        refuse_insights(reach.names | set(names_of_libraries(reach.found)))
         refuse_private(reach, self.storages)
         return Snapshot(reach, root, self._place, self.known)
 
@@ -146,8 +148,18 @@ def refuse_insights(names: set[str]) -> None:
     if used:
         raise PrivacyError(
             f"the loss function, or code that it reaches, uses {', '.join(sorted(used))}: with "
-            "that it could see all records of the batch, or their number. Leave it out."
+            "that it could see all records of the batch or their number, or choose the random "
+            "numbers that they get. Leave it out."
         )
+
+
+def names_of_libraries(found: Iterable[tuple[str, Any]]) -> Iterable[str]:
+    """By which libraries know what is reached, whatever name it was imported under."""
+    for _, value in found:
+        if value is torch.default_generator:
+            yield "default_generator"
+        elif isinstance(value, (type, ModuleType, FunctionType, BuiltinFunctionType)):
+            yield value.__name__.rsplit(".", 1)[-1]
 
 
 def content_of(tensor: Tensor) -> Any:

@@ -28,7 +28,8 @@ from psac.gradients.rules import (
     losses,
     matrix,
 )
-from psac.gradients.rules import normalization, pooling, recurrent, routing, selection, values
+from psac.gradients.rules import normalization, pooling, recurrent, routing, selection
+from psac.gradients.rules import values, writing
 
 Rule = Callable[..., Any]
 FUNCTIONS_OF_TORCH: Any = torch._C._VariableFunctions  # type: ignore[attr-defined]
@@ -53,7 +54,9 @@ FUNCTIONS: dict[Rule, tuple[Any, ...]] = {
     normalization.group_norm: (torch.group_norm,),
     normalization.instance_norm: (torch.instance_norm,),
     normalization.batch_norm: (torch.batch_norm,),
-    embedding.embedding: (torch.embedding,),
+    embedding.embedding: (
+        torch.embedding, torch.ops.aten.embedding, torch.ops.aten.embedding.default,
+    ),
     embedding.index_select: (torch.index_select, Tensor.index_select),
     embedding.embedding_bag: (torch.nn.functional.embedding_bag,),
     pooling.max_pool2d: (torch.nn.functional.max_pool2d, torch.max_pool2d),
@@ -75,6 +78,8 @@ FUNCTIONS: dict[Rule, tuple[Any, ...]] = {
     values.getitem: (Tensor.__getitem__,),
     values.setitem: (Tensor.__setitem__,),
     values.where: (torch.where,),
+    values.one_hot: (torch.nn.functional.one_hot,),
+    writing.select_scatter: (torch.select_scatter, Tensor.select_scatter),
     values.pack: (FUNCTIONS_OF_TORCH._pack_padded_sequence,),
     **{
         values.decided(function): (function,)
@@ -130,3 +135,5 @@ selection.RECURRENT.update(
 RULES: dict[Any, Rule] = {
     function: rule for rule, functions in FUNCTIONS.items() for function in functions
 }
+# Their rules serve where every parameter enters as copies, too.
+OF_COPIES = frozenset(FUNCTIONS[derivatives.grad] + FUNCTIONS[embedding.embedding])

@@ -108,9 +108,9 @@ def by_odds(draw: Callable[..., Tensor]) -> Callable[..., Any]:
         odds = [rec.for_each(t, "odds") if isinstance(t, Tensor) else t for t in given]
         with physically():
             odds = [rec.physical(t) if isinstance(t, Tensor) else t for t in odds]
-            values, before = [], torch.get_rng_state()
+            values, before = [], torch.default_generator.get_state()
             for k in range(rec.num_samples):
-                torch.set_rng_state(before)
+                torch.default_generator.set_state(before)
                 values.append(
                     draw(*(t[k] if isinstance(t, Tensor) else t for t in odds), **settings)
                 )

@@ -92,9 +92,13 @@ def wrapped_like(rec: Recorder, value: Tensor, tensor: Tensor) -> Tensor:
 
 def requires_grad_(rec: Recorder, tensor: Tensor, requires_grad: bool = True) -> Any:
     """A constant that was made in the call is given to each record first."""
-    if not requires_grad or not rec.serves(tensor):
+    if not rec.serves(tensor):
         return NotImplemented
-    if are_records(tensor) == [False]:
+    is_constant = are_records(tensor) == [False]
+    if not requires_grad:
+        is_wanted = (tensor if is_constant else _functorch.get_unwrapped(tensor)).requires_grad
+        return NotImplemented if is_wanted else tensor
+    if is_constant:
         if tensor.requires_grad:
             return tensor
         if not rec.gives_to_records(tensor):

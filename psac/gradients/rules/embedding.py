@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from psac.gradients.contributions.lookup import Lookup
 from psac.gradients.rules.physical import are_records, detached, physically, shaped
@@ -25,8 +26,9 @@ def embedding(
     sparse: bool = False,
 ) -> Any:
     """Also of indices that are the same for all records, such as positions."""
-    if scale_grad_by_freq or any(are_records(weight)) or not rec.serves(weight, indices):
-        return NotImplemented
+    of_copies = scale_grad_by_freq or rec.only_copies or any(are_records(weight))
+    if of_copies or not rec.serves(weight, indices):
+        return without_padding(rec, weight, indices, padding_idx, scale_grad_by_freq)
     shared = are_records(indices) == [False]
     if shared and not weight.requires_grad:
         return NotImplemented
@@ -43,6 +45,25 @@ def embedding(
             yield weight, Lookup(rows, grad.reshape(*rows.shape, -1), len(weight))
 
         return rec.of_records(rec.tap("embedding", y, [weight], uses, [index]))
+
+
+def without_padding(
+    mode: TorchFunctionMode,
+    weight: Tensor,
+    indices: Tensor,
+    padding_idx: int = -1,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+) -> Any:
+    """The rows at `padding_idx` are cut off here.
+
+    Where each record has a table, torch's batching rule heeds the padding of the first one alone.
+    """
+    if padding_idx < 0:
+        return NotImplemented
+    with mode:
+        rows = torch.embedding(weight, indices, -1, scale_grad_by_freq)
+        return torch.where((indices == padding_idx).unsqueeze(-1), rows.detach(), rows)
 
 
 def getitem(rec: Recorder, input: Tensor, index: Any) -> Any:

@@ -150,6 +150,14 @@ def where(rec: Recorder, condition: Tensor, *args: Any, **kwargs: Any) -> Any:
 places = decided(lambda condition: torch.where(condition))
 
 
+def one_hot(rec: Recorder, tensor: Tensor, num_classes: int = -1) -> Any:
+    """Without a number of classes, there are as many as the record's largest one says."""
+    return NotImplemented if num_classes >= 0 else counted_one_hot(rec, tensor)
+
+
+counted_one_hot = decided(torch.nn.functional.one_hot)
+
+
 def with_places(rec: Recorder, index: Any) -> Any:
     """The index, with places instead of masks; None if there is no mask of a record in it."""
     given = index if isinstance(index, tuple) else (index,)

@@ -1,4 +1,4 @@
-"""Writing where a mask says so: `scores[mask] = -inf`.
+"""Writing where a mask says so: `scores[mask] = -inf`; and what torch writes wrongly under vmap.
 
 vmap does not index by a mask, because records would have different numbers of places.  Nothing of
 that is seen if what is written has one value for all places.
@@ -44,6 +44,17 @@ def setitem_of_one_value(rec: Recorder, tensor: Tensor, index: Any, value: Any) 
         else:
             view.masked_fill_(mask, value)
     return None
+
+
+def select_scatter(rec: Recorder, input: Tensor, src: Tensor, dim: int, index: int) -> Any:
+    """torch's batching rule gives `input` the gradients of the places that are written over."""
+    if not any(are_records(input, src)):
+        return NotImplemented
+    with rec:
+        places, axes = torch.arange(input.shape[dim], device=input.device), [1] * input.dim()
+        axes[dim] = -1
+        is_written = (places == index % len(places)).view(axes)
+        return torch.where(is_written, src.unsqueeze(dim), input)
 
 
 def is_mask(index: Tensor) -> bool:

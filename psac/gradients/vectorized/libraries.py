@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
@@ -29,6 +30,7 @@ from torch._C._functorch import TransformType
 from torch._functorch import predispatch
 from torch._functorch.autograd_function import custom_function_call
 from torch._library.custom_ops import OPDEFS
+from torch.overrides import _get_current_function_mode, _pop_mode_temporarily
 
 from psac.gradients.errors import NotVectorized, PrivacyError
 
@@ -72,7 +74,7 @@ class Replaced:
 def without_branches(made: Callable[[Any], None]) -> Iterator[None]:
     """For the forward.  `made` is told of tensors that leave a transform of torch.func.
 
-    Those pass no function mode.  Seeding is refused, and checkpoints are plain calls.
+    Those pass no function mode.  Seeding is refused, and checkpoints are plain calls, too.
     """
 
     def told(function: Callable) -> Callable:
@@ -87,7 +89,7 @@ def without_branches(made: Callable[[Any], None]) -> Iterator[None]:
     eager = torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else None
     with (
         Replaced(*((predispatch, name, told(getattr(predispatch, name))) for name in leaving)),
-        without_seeding(),
+        guarded(),
         without_checkpoints(),
         eager or NOTHING,
         with_all_masks() if "transformers.masking_utils" in sys.modules else NOTHING,
@@ -95,17 +97,57 @@ def without_branches(made: Callable[[Any], None]) -> Iterator[None]:
         yield
 
 
-def without_seeding() -> Replaced:
-    """Whoever seeds torch in here is refused."""
-    return Replaced(*((owner, "manual_seed", refuse_seeding) for owner in (torch, torch.random)))
+def guarded() -> Replaced:
+    """What passes no function mode: seeding is refused, scripts are seen, `torch.cond` branches."""
+    return Replaced(*_guards())
 
 
-def refuse_seeding(seed: int | None = None) -> NoReturn:
+@functools.cache
+def _guards() -> list[tuple[Any, str, Any]]:
+    names = ("manual_seed", "manual_seed_all", "set_rng_state", "set_rng_state_all")
+    seeding = [getattr(o, n, None) for o in (torch.random, torch.cuda.random) for n in names]
+    scripts = (torch.jit.ScriptFunction, torch._C.ScriptMethod)
+    return [  # of functions the code: they may be known by other names
+        *((inspect.unwrap(f), "__code__", _seeding.__code__) for f in seeding if f is not None),
+        *((kind, "__call__", through_mode(kind.__call__)) for kind in scripts),
+        (torch, "cond", branch),
+    ]
+
+
+def refuse_seeding() -> NoReturn:
     raise PrivacyError(
-        "the loss function seeds torch's generator: which random numbers a record gets would "
-        "follow from its place in the batch, or from the record before. Leave the seeding out; "
-        "make_private(seed=...) makes a run that can be repeated."
+        "the loss function seeds torch's generator or sets its state (as torch.random.fork_rng "
+        "does): which random numbers a record gets would follow from its place in the batch, or "
+        "from the record before. Leave it out; make_private(seed=...) makes a run that can be "
+        "repeated."
     )
+
+
+def _seeding(*_: Any, **__: Any) -> NoReturn:
+    from psac.gradients.vectorized.libraries import refuse_seeding
+
+    refuse_seeding()
+
+
+def through_mode(call: Callable) -> Callable:
+    """What torch.jit has compiled is an operation like others: its operands are seen."""
+
+    def scripted(*args: Any, **kwargs: Any) -> Any:
+        return call(*args, **kwargs)
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        mode = _get_current_function_mode()
+        if mode is None:
+            return call(*args, **kwargs)
+        with _pop_mode_temporarily():
+            return mode.__torch_function__(scripted, (), args, kwargs)
+
+    return run
+
+
+def branch(pred: Any, true_fn: Callable, false_fn: Callable, operands: Any = ()) -> Any:
+    """In the place of `torch.cond`, which would compile both."""
+    return true_fn(*operands) if pred else false_fn(*operands)
 
 
 class OnlyRulesOfTorch:

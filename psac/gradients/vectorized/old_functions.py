@@ -123,9 +123,9 @@ def record_by_record(rec: Recorder, function: type[Function], operands: tuple) -
     rows = [rec.for_each(t, "function") if isinstance(t, Tensor) else t for t in operands]
     with physically():
         rows = [rec.physical(t) if isinstance(t, Tensor) else t for t in rows]
-        results, before = [], torch.get_rng_state()
+        results, before = [], torch.default_generator.get_state()
         for k in range(rec.num_samples):
-            torch.set_rng_state(before)
+            torch.default_generator.set_state(before)
             results.append(function.apply(*(t[k] if isinstance(t, Tensor) else t for t in rows)))
         if isinstance(results[0], tuple):
             return tuple(rec.of_records(torch.stack(r)) for r in zip(*results, strict=True))

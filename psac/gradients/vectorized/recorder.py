@@ -18,13 +18,14 @@ backward asks for it; nothing of such a batch is used.
 
 from __future__ import annotations
 
+import functools
 import types
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torch._C import _functorch  # type: ignore[attr-defined]
 from torch.overrides import TorchFunctionMode
 
@@ -32,7 +33,7 @@ from psac.gradients.contributions.base import Contribution, Dense
 from psac.gradients.errors import NotVectorized, PrivacyError
 from psac.gradients.isolation.watch import Watch, is_wrapped
 from psac.gradients.precision import HALF
-from psac.gradients.rules import RULES, chance, selection
+from psac.gradients.rules import FUNCTIONS, OF_COPIES, RULES, chance, embedding, selection
 from psac.gradients.rules.physical import physically
 from psac.gradients.vectorized.libraries import OPERATORS, refuse_operator_in_python
 from psac.gradients.vectorized.written import becomes_of_records, is_refused_write
@@ -49,6 +50,7 @@ TRANSPARENT = frozenset(
         F.group_norm,
         F.instance_norm,
         F.batch_norm,
+        F.triplet_margin_with_distance_loss,
         torch.functional.einsum,
     }
 )
@@ -57,6 +59,7 @@ ASKS_FOR_MODES = (
     "has_torch_function_unary",
     "has_torch_function_variadic",
 )
+CALLED = (types.FunctionType, types.MethodType, functools.partial, nn.Module)
 NOT_IN_PLACE = ("__index__", "__int__", "__invert__", "__iter__")
 AttributeOfTensor = type(Tensor.shape.__get__)  # type: ignore[attr-defined]  # how `x.shape` comes to a function mode
 
@@ -241,9 +244,7 @@ class Recorder(TorchFunctionMode):
                 return result
         shared, records = self._look(args, kwargs)
         rule = RULES.get(func)
-        if rule is not None and not (
-            shared and self.only_copies and func is not torch.autograd.grad
-        ):
+        if rule is not None and not (shared and self.only_copies and func not in OF_COPIES):
             result = rule(self, *args, **kwargs)
             if result is not NotImplemented:
                 return result
@@ -269,6 +270,9 @@ class Recorder(TorchFunctionMode):
             if not is_refused_write(error):
                 raise
             result = self._written(func, args, kwargs, error)
+        if kwargs.get("requires_grad") and is_wrapped(result):  # vmap passes over it
+            with self:
+                result.requires_grad_()
         self.watch.made(result)
         if self.draws:
             self._follow(result, args)
@@ -344,12 +348,20 @@ class WithinFunction(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types_: Any, args: tuple = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
+        kwargs = kwargs or {}
         if isinstance(func, OPERATORS):
             refuse_operator_in_python(func)
-        for tensor in tensors_in((*args, *(kwargs or {}).values())):
+        for tensor in tensors_in((*args, *kwargs.values())):
             if not is_wrapped(tensor) and id(tensor) not in self.watch.known:
                 self.watch.meet(tensor)
-        result = func(*args, **(kwargs or {}))
+        if func in TRANSPARENT:
+            with self:
+                return transparent(func)(*args, **kwargs)
+        result = NotImplemented
+        if func in FUNCTIONS[embedding.embedding]:
+            result = embedding.without_padding(self, *args, **kwargs)
+        if result is NotImplemented:
+            result = func(*args, **kwargs)
         self.watch.made(result)
         return result
 
@@ -376,6 +388,22 @@ def tensors_in(values: Iterable[Any]) -> Iterable[Tensor]:
             yield value
         elif isinstance(value, (list, tuple)):
             yield from tensors_in(value)
+
+
+def under(mode: TorchFunctionMode, value: Any) -> Any:
+    """Functions that torch is given (hooks, distances): it calls them when the mode is off."""
+    if isinstance(value, tuple):
+        return tuple(under(mode, part) for part in value)
+    if isinstance(value, dict):
+        return {key: under(mode, part) for key, part in value.items()}
+    if not isinstance(value, CALLED):
+        return value
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with mode:
+            return value(*args, **kwargs)
+
+    return run
 
 
 _transparent: dict[Any, Any] = {}

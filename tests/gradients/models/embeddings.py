@@ -29,8 +29,66 @@ words("embedding_last_is_padding", lambda: with_head(nn.Embedding(WORDS, 4, padd
 words("embedding_one_token", lambda: with_head(nn.Embedding(WORDS, 4)), shape=(5,))
 words("embedding_sparse", lambda: with_head(nn.Embedding(WORDS, 4, sparse=True)))
 words("embedding_by_frequency", lambda: nn.Embedding(WORDS, 4, scale_grad_by_freq=True))
+words(
+    "embedding_by_frequency_and_padding",
+    lambda: nn.Embedding(WORDS, 4, padding_idx=0, scale_grad_by_freq=True),
+)
+aten = torch.ops.aten.embedding
+words("embedding_by_aten", lambda: nn.Embedding(WORDS, 4), lambda m, x: aten(m.weight, x, 0))
+words(
+    "embedding_by_an_overload_of_aten",
+    lambda: nn.Embedding(WORDS, 4),
+    lambda m, x: aten.default(m.weight, x, 0),
+)
 words("embedding_of_int32", lambda: nn.Embedding(WORDS, 4), lambda m, x: m(x.int()))
 words("embedding_written_in_place", lambda: nn.Embedding(WORDS, 4), lambda m, x: F.relu_(m(x)))
+
+
+def with_slope(m: nn.Embedding, x: Tensor) -> Tensor:
+    """Its gradient is differentiated once more, so that each record has a copy of the table."""
+    e = m(x)
+    (slope,) = torch.autograd.grad(e.pow(3).sum(), m.weight, create_graph=True)
+    return torch.cat([e.flatten(), slope.flatten()])
+
+
+class Squares(torch.autograd.Function):
+    """A function of the user's own that looks up in its backward."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(table, x):
+        return F.embedding(x, table, padding_idx=0).square()
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx, grad):
+        table, x = ctx.saved_tensors
+        rows = 2 * grad * F.embedding(x, table, padding_idx=0)
+        return torch.zeros_like(table).index_add(0, x.flatten(), rows.flatten(0, -2)), None
+
+
+def with_slope_of_squares(m: nn.Embedding, x: Tensor) -> Tensor:
+    e = Squares.apply(m.weight, x)
+    (slope,) = torch.autograd.grad(e.sum(), m.weight, create_graph=True)
+    return torch.cat([e.flatten(), slope.flatten()])
+
+
+def after_a_step(m: nn.Embedding, x: Tensor) -> Tensor:
+    """A step of torch.func, on the record alone."""
+
+    def of(table: Tensor) -> Tensor:
+        return torch.func.functional_call(m, {"weight": table}, (x,))
+
+    return of(m.weight - 0.1 * torch.func.grad(lambda table: of(table).pow(3).sum())(m.weight))
+
+
+words("embedding_padding_and_slope", lambda: nn.Embedding(WORDS, 4, padding_idx=0), with_slope)
+words("embedding_in_a_function_and_slope", lambda: nn.Embedding(WORDS, 4), with_slope_of_squares)
+words("embedding_padding_and_a_step", lambda: nn.Embedding(WORDS, 4, padding_idx=0), after_a_step)
 
 
 class Positions(nn.Module):
@@ -167,6 +225,12 @@ raw(
     table=(3, 4),
 )
 raw("entries_by_take", lambda m, x: m.table.take(x.argsort(-1)), (5, 3, 4), table=(4,))
+raw(
+    "one_hot_without_classes",
+    lambda m, x: F.one_hot(x.argmax(-1)).to(x.dtype).sum() * x @ m.w,
+    (5, 3, 4),
+    w=(4, 2),
+)
 raw("one_hot", lambda m, x: F.one_hot(x.argmax(-1), 4).to(x.dtype) @ m.w, (5, 3, 4), w=(4, 2))
 
 

@@ -83,6 +83,21 @@ def smooth() -> nn.Module:
     return nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2))
 
 
+by_values("row_that_is_replaced", lambda out, k: torch.select_scatter(out * k[:, :3], out[0], 0, 0))
+by_values("column_that_is_replaced", lambda out, k: out.select_scatter(out[:, 0], 1, -1))
+
+
+def along_ones(model: nn.Module, x: Tensor) -> Tensor:
+    """A product with the matrix of second derivatives."""
+
+    def energy(x: Tensor) -> Tensor:
+        return model(x).square().sum()
+
+    product = torch.autograd.functional.hvp(energy, x, torch.ones_like(x), create_graph=True)[1]
+    return energy(x) + product.square().sum()
+
+
+row("product_with_the_hessian", smooth, lambda: torch.randn(X), along_ones)
 row("slopes_of_slopes", smooth, lambda: torch.randn(X), slopes)
 row("a_step_against_the_loss", smooth, lambda: torch.randn(X), attacked)
 
