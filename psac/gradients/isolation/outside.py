@@ -32,20 +32,28 @@ from psac.gradients.isolation.reach import (
     STORES,
     Reach,
     globals_in,
+    grad_of,
+    homes,
     inside,
     is_iterator,
     is_library,
     is_plain,
+    is_standard,
+    kinds_of,
+    unwrapped,
 )
-from psac.gradients.isolation.state import GENERATORS, leaf_of
+from psac.gradients.isolation.state import GENERATORS, MISSING, content_of_cell, leaf_of
 from psac.gradients.isolation.watch import storage_of
 
-MISSING: Any = object()
 CHANGING = (*(np.ndarray, bytearray, array.array, GeneratorType, *BUFFERS, *GENERATORS),)
 # Ways to the frames of psac, to all objects, and to what is under vmap.
 INSIGHTS = {
     *("_getframe", "currentframe", "f_back", "f_locals", "tb_frame", "get_objects"),
     *("get_referrers", "_functorch", "get_unwrapped", "_unwrap_batched", "_remove_batch_dim"),
+    *("_get_current_function_mode_stack", "_get_current_function_mode", "_get_function_stack_at"),
+    *("_pop_mode", "_pop_mode_temporarily", "_pop_torch_function_stack"),
+    *("_len_torch_function_stack", "retrieve_current_functorch_interpreter"),
+    *("retrieve_all_functorch_interpreters", "peek_interpreter_stack", "pyfunctorch"),
 }
 IMMUTABLE = (type(None), bool, int, float, str)
 SAMPLED = 2**16  # bytes
@@ -102,6 +110,8 @@ class Outside:
         if root is self.model:
             reach = Reach({name: root, **HOOKS_ON_ALL})
         else:
+            home = getattr(function_of(root), "__module__", None) or ""
+            homes.update(set() if is_standard(home) else {home})
             reach = Reach({name: root}, {id(self.model)})
         refuse_insights(reach.names)
         return Snapshot(reach, root, self._place, self.known)
@@ -151,10 +161,14 @@ def content_of(tensor: Tensor) -> Any:
 
 def code_of(function: Any) -> Any:
     """Functions that a loop makes anew in each step have one code."""
+    function = function_of(function)
+    return getattr(function, "__code__", None) or type(function)
+
+
+def function_of(function: Any) -> Any:
     while hasattr(function, "func"):  # functools.partial
         function = function.func
-    function = getattr(function, "__func__", function)
-    return getattr(function, "__code__", None) or type(function)
+    return unwrapped(getattr(function, "__func__", function))
 
 
 class Snapshot:
@@ -174,6 +188,7 @@ class Snapshot:
         self.leaves = {path: content_at(value, place) for path, value in found}
         self._tensors = [value for _, value in found if isinstance(value, Tensor)]
         self._prints = prints(self._tensors, place)
+        self._grads = [(t, t.requires_grad, grad_of(t)) for t in self._tensors]
         self._classes = [(value, type(value)) for _, value in found if isinstance(value, nn.Module)]
         self._empty: list[Any] = []
         self._stores: list[tuple[dict, list[Any], list[Any], str]] = []  # keys, values, path
@@ -235,6 +250,7 @@ class Snapshot:
             (root is self._root or (isinstance(root, MethodType) and root == self._root))
             and not any(map(len, self._empty))
             and all(type(value) is kind for value, kind in self._classes)
+            and all(t.requires_grad is r and grad_of(t) is g for t, r, g in self._grads)
             and all(map(is_same_store, self._stores))
             and all(content_of_cell(cell) is value for cell, value in self._cells)
             and all(store.get(name, MISSING) is value for store, name, value in self._names)
@@ -273,6 +289,8 @@ def parts_in(value: Any) -> list[Any]:
         return [value.__code__, value.__defaults__, *named, *value.__dict__.values()]
     if isinstance(value, (list, set, deque)):
         return list(value)
+    if isinstance(value, type):
+        return [*vars(value).values(), *kinds_of(value)]
     return [part for _, part in inside(value)]
 
 
@@ -283,13 +301,6 @@ def is_same_store(entry: tuple[dict, list[Any], list[Any], str]) -> bool:
 
 def are_same(first: list[Any], second: list[Any]) -> bool:
     return len(first) == len(second) and all(map(operator.is_, first, second))
-
-
-def content_of_cell(cell: Any) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:
-        return MISSING
 
 
 def content_at(value: Any, place: int) -> Any:
