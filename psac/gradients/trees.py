@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
@@ -94,6 +95,13 @@ def refuse_layouts(tensors: list[Tensor]) -> None:
 def record(tree: Any, number: int) -> Any:
     """A batch of one record."""
     return map_tensors(tree, lambda leaf: leaf[number : number + 1])
+
+
+def made_up(tree: Any) -> list[Any]:
+    """Batches of one record that nobody has, of zeros and of ones."""
+    return [
+        map_tensors(tree, lambda leaf, v=value: torch.full_like(leaf[:1], v)) for value in (0, 1)
+    ]
 
 
 def records(tree: Any, numbers: Tensor) -> Any:

@@ -39,7 +39,6 @@ from psac.gradients.isolation.reach import (
     is_library,
     is_plain,
     is_standard,
-    kinds_of,
     unwrapped,
 )
 from psac.gradients.isolation.state import GENERATORS, MISSING, content_of_cell, leaf_of
@@ -290,7 +289,7 @@ def parts_in(value: Any) -> list[Any]:
     if isinstance(value, (list, set, deque)):
         return list(value)
     if isinstance(value, type):
-        return [*vars(value).values(), *kinds_of(value)]
+        return [*vars(value).values(), value.__bases__]
     return [part for _, part in inside(value)]
 
 

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from psac.gradients.errors import PrivacyError
+from psac.gradients.errors import PrivacyError, warn
 from psac.gradients.isolation.checksums import checksums
 from psac.gradients.isolation.reach import (
     BUFFERS,
@@ -285,6 +285,16 @@ def bind(owner: Any, content: dict[str, Any]) -> None:
     if isinstance(owner, type):
         for name in attributes_of(owner).keys() - content.keys():
             delattr(owner, name)
+
+
+def tell_of_undone(left: dict[str, Any]) -> None:
+    """All records have left the same, and made-up ones another."""
+    warn(
+        f"the loss function has changed {', '.join(sorted(left)[:5])}, and psac has undone it: "
+        "records that branch on values, or are computed one at a time, may leave behind only what "
+        "follows from none of them, such as a counter. Training may differ from plain torch's.",
+        UserWarning,
+    )
 
 
 def refuse_memory(first: dict[str, Any], second: dict[str, Any]) -> NoReturn:
