@@ -22,7 +22,7 @@ from torch.overrides import TorchFunctionMode
 
 from psac.gradients import trees
 from psac.gradients.errors import PrivacyError, warn
-from psac.gradients.isolation.again import Again, refuse_other_result
+from psac.gradients.isolation.again import Again, refuse_other_result, shuffled
 from psac.gradients.isolation.beginning import Beginning
 from psac.gradients.isolation.checksums import checksums
 from psac.gradients.isolation.generators import own_generators
@@ -99,12 +99,13 @@ class OneByOne:
         refuse_those_who_look()
         n, seed = trees.num_records(batch), int(torch.randint(2**62, ()))
         self.read = []
-        twice = self._again.is_due(loss)
-        results = [result for _, result in self._each(loss, batch, range(n), seed, not twice)]
+        twice, order = self._again.is_due(loss), shuffled(n)
+        by_number = dict(self._each(loss, batch, order, seed, not twice))
         if twice:
-            for k, again in self._each(loss, batch, reversed(range(n)), seed):
-                refuse_other_result(f"record {k}", results[k], again)
+            for k, again in self._each(loss, batch, reversed(order), seed):
+                refuse_other_result(f"record {k}", by_number[k], again)
             self._again.passed(loss)
+        results = [by_number[k] for k in range(n)]
         rows = {name: [grads.get(name) for _, grads in results] for name in self.parameters}
         stacked = {
             name: filled(grads) for name, grads in rows.items() if any(g is not None for g in grads)

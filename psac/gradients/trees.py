@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -25,16 +25,23 @@ Result = tuple[Tensor, Mapping[str, Tensor]]  # losses, and gradients or their n
 
 
 class Again:
-    """Which functions were computed twice."""
+    """Which functions were computed twice, in so many paths."""
 
     def __init__(self) -> None:
         self._known: set[Any] = set()
 
-    def is_due(self, loss: Any) -> bool:
-        return code_of(loss) not in self._known or not secrets.randbelow(SECRET_STEPS)
+    def is_due(self, loss: Any, paths: int = 0) -> bool:
+        return (code_of(loss), paths) not in self._known or not secrets.randbelow(SECRET_STEPS)
 
-    def passed(self, loss: Any) -> None:
-        self._known.add(code_of(loss))
+    def passed(self, loss: Any, paths: int = 0) -> None:
+        self._known.add((code_of(loss), paths))
+
+
+def shuffled(n: int) -> list[int]:
+    """What remembers for good shows only where it is met after a record that it does not touch."""
+    order = list(range(n))
+    secrets.SystemRandom().shuffle(order)
+    return order
 
 
 def refuse_other_result(which: str, first: Result, second: Result) -> None:
@@ -53,7 +60,7 @@ def refuse_other_result(which: str, first: Result, second: Result) -> None:
         refuse_order(which)
 
 
-def refuse_order(which: str) -> None:
+def refuse_order(which: str) -> NoReturn:
     raise PrivacyError(
         f"the loss or the gradient of {which} was another one when it was computed "
         "again, after other records than before. The function remembers records where psac "

@@ -41,6 +41,7 @@ from psac.gradients.isolation.reach import (
     is_standard,
     unwrapped,
 )
+from psac.gradients.isolation.settings import changed_settings, settings
 from psac.gradients.isolation.state import GENERATORS, MISSING, content_of_cell, leaf_of
 from psac.gradients.isolation.watch import storage_of
 
@@ -72,6 +73,7 @@ class Outside:
         self._place = secrets.randbits(30)
         self._code: Any = None  # of the last step's function
         self._snapshots: dict[Any, Snapshot] = {}  # by code, and of the model
+        self._settings: tuple[Any, ...] | None = None  # around the last step
 
     def protect(self, tensors: Iterable[Tensor]) -> None:
         """These hold private records: no function may reach them but as its arguments."""
@@ -93,7 +95,8 @@ class Outside:
                 found += before.difference(now)
         if self._code is not None and code != self._code:
             found.append("another loss function")
-        return found
+        before, self._settings = self._settings, settings()
+        return found if before is None else found + changed_settings(before, self._settings)
 
     def remember(self, function: Any) -> None:
         """As it is after a call: the function itself may count."""
@@ -132,7 +135,7 @@ class Outside:
 
     def accept(self) -> None:
         """What has changed until now is public."""
-        self._snapshots, self._code, self._is_first = {}, None, True
+        self._snapshots, self._code, self._is_first, self._settings = {}, None, True, None
         for key, (reference, _) in list(self._read.items()):
             tensor = reference()
             if tensor is None:

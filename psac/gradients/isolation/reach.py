@@ -139,7 +139,9 @@ class Reach:
     def _parts(self, path: str, value: Any, depth: int) -> list[tuple[str, Any]]:
         parts = inside(value)
         if is_library(value) and hasattr(value, "__dict__") and not isinstance(value, Tensor):
-            self._libraries.append((path, vars(value), depth, set()))
+            # the momentum of an optimizer is no news: it follows from released gradients
+            taken = {"state"} if isinstance(value, torch.optim.Optimizer) else set()
+            self._libraries.append((path, vars(value), depth, taken))
         if isinstance(value, (nn.Module, FunctionType, dict)):
             return parts
         now = []
@@ -352,7 +354,8 @@ def is_library(value: Any) -> bool:
     if isinstance(value, ModuleType):
         return is_installed(value.__name__)
     if isinstance(value, (type, FunctionType)):
-        home = getattr(value, "__module__", None) or ""
+        home = getattr(value, "__module__", None)
+        home = home if isinstance(home, str) else ""
         return home not in homes and is_installed(home)
     return is_standard(getattr(type(value), "__module__", None) or "")
 

@@ -42,6 +42,7 @@ from psac.gradients.isolation.reach import (
     is_plain,
     slots_of,
 )
+from psac.gradients.isolation.settings import NAMES, settings
 from psac.gradients.isolation.watch import storage_of
 
 SET_BY_TORCH = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")  # on the first use of an operator
@@ -60,9 +61,10 @@ class State:
         self._puts: list[tuple[Callable[[Any], Any], Any]] = []  # and what each is called with
         self._caches: list[Any] = []  # of functools: emptied, not restored
         self.leaves: dict[str, Any] = {}  # by path: a value that can be compared
-        self._environment = dict(os.environ)
+        self._environment, self._settings = dict(os.environ), settings()
         ours = {k: v for k, v in self._environment.items() if k not in SET_BY_TORCH}
-        self.reach = Reach({**roots, **HOOKS_ON_ALL, "os.environ": ours})
+        now = dict(zip(NAMES, self._settings, strict=True))
+        self.reach = Reach({**roots, **HOOKS_ON_ALL, "os.environ": ours, "settings": now})
         for path, value in self.reach.found:
             if isinstance(value, Tensor) and storage_of(value) in private:
                 continue
@@ -175,8 +177,8 @@ class State:
             cache.cache_clear()
 
     def has_environment(self) -> bool:
-        """Whether the variables of the environment are as they were."""
-        return dict(os.environ) == self._environment
+        """Whether the variables of the environment and torch's settings are as they were."""
+        return dict(os.environ) == self._environment and settings() == self._settings
 
     def difference(self, later: State) -> dict[str, Any]:
         """What is there later and was not the same before, by path; None for what is gone."""

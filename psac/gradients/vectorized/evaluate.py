@@ -171,9 +171,9 @@ class Vectorized:
 
         with draws.surrounding():
             paths = followed(batch, evaluate, draws)
-            if randomness != "same" and self._again.is_due(loss):
+            if len(paths) > 1 and self._again.is_due(loss, len(paths)):
                 refuse_other_order(paths, batch, evaluate, draws)
-                self._again.passed(loss)
+                self._again.passed(loss, len(paths))
             for difference in differences:
                 if difference != differences[0]:
                     refuse_memory(differences[0], difference)

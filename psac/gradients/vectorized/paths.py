@@ -70,7 +70,10 @@ class Draws:
 
 
 def followed(batch: Any, evaluate: Callable[[Any], Evaluation], draws: Draws) -> list[Path]:
-    """`evaluate` raises `Differ` for records that do not take the same path."""
+    """`evaluate` raises `Differ` for records that do not take the same path.
+
+    Most records come first: what a single one would leave to them shows in `refuse_other_order`.
+    """
     n, found = trees.num_records(batch), []
     left, place = [torch.arange(n)], ""
     for number in itertools.count():
@@ -84,6 +87,7 @@ def followed(batch: Any, evaluate: Callable[[Any], Evaluation], draws: Draws) ->
         except Differ as differ:
             place = place_of(differ.__traceback__)
             left += [numbers[differ.labels == k] for k in range(int(differ.labels.max()) + 1)]
+            left.sort(key=len)
     return found
 
 
