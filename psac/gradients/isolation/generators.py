@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 INSTANCE: Any = random._inst  # type: ignore[attr-defined]  # behind random.random and the like
+NUMPY: Any = np.random
 WORDS = 625  # of Python's generator: an index, and the state of a Mersenne twister
 spare: list[Any] = []  # bit generators of numpy that nobody uses
 
@@ -24,7 +25,7 @@ spare: list[Any] = []  # bit generators of numpy that nobody uses
 def memory_of(generator: Any) -> Any:
     """Where CPython keeps the state, which getstate() reads slowly; None if it is elsewhere."""
     size = ctypes.sizeof(ctypes.c_uint32 * WORDS)
-    if type(generator).__base__.__basicsize__ < object.__basicsize__ + size:
+    if random.Random.__bases__[0].__basicsize__ < object.__basicsize__ + size:
         return None
     memory = (ctypes.c_uint32 * WORDS).from_address(id(generator) + object.__basicsize__)
     *words, index = generator.getstate()[1]
@@ -65,14 +66,14 @@ class Generators:
 @contextlib.contextmanager
 def own_numbers(seed: int) -> Iterator[None]:
     """In here what numpy and Python draw follows from the seed; outside nothing was drawn."""
-    ours, of_numpy = spare.pop() if spare else np.random.MT19937(), np.random.get_bit_generator()
+    ours, of_numpy = spare.pop() if spare else np.random.MT19937(), NUMPY.get_bit_generator()
     of_python = state_of_python()
-    np.random.set_bit_generator(ours)
+    NUMPY.set_bit_generator(ours)
     try:
         seed_numbers(seed)
         yield
     finally:
-        np.random.set_bit_generator(of_numpy)
+        NUMPY.set_bit_generator(of_numpy)
         put_state_of_python(of_python)
         spare.append(ours)
 

@@ -17,7 +17,7 @@ import operator
 import secrets
 import weakref
 from collections import deque
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Mapping
 from types import FunctionType, GeneratorType, MethodType
 from typing import Any
 
@@ -194,7 +194,7 @@ class Snapshot:
         self._classes = [(value, type(value)) for _, value in found if isinstance(value, nn.Module)]
         self._empty: list[Any] = []
         self._stores: list[tuple[dict, list[Any], list[Any], str]] = []  # keys, values, path
-        self._names = list(reach.of_libraries)  # and globals
+        self._names: list[tuple[Mapping[str, Any], str, Any]] = list(reach.of_libraries)
         self._cells: list[tuple[Any, Any]] = []
         self._parts: list[tuple[Any, list[Any]]] = []  # objects, and what is inside
         self._contents: list[tuple[Any, Any]] = []

@@ -117,7 +117,7 @@ class Reach:
     def __init__(self, roots: Mapping[str, Any], skip: Iterable[int] = ()) -> None:
         self.found: list[tuple[str, Any]] = []  # keeps all alive, so that no id is used twice
         self.names = set(CALLED_BY_TORCH)
-        self.of_libraries: list[tuple[dict[str, Any], str, Any]] = []  # what code names of them
+        self.of_libraries: list[tuple[Mapping[str, Any], str, Any]] = []  # what code names of them
         self._seen = DRAWN_FROM_BY_ALL.union(skip)
         self._waiting: list[tuple[str, str, Any, int]] = []  # attributes that no code has named
         self._libraries: list[tuple[str, Mapping[str, Any], int, set[str]]] = []

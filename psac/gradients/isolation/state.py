@@ -273,20 +273,21 @@ def content_of_cell(cell: Any) -> Any:
 
 
 def bind(owner: Any, content: dict[str, Any]) -> None:
-    """Attributes of an object, or entries of a module's globals, as they were."""
-    is_dict = isinstance(owner, dict) and not hasattr(owner, "__dict__")
-    put, remove = (dict.__setitem__, dict.pop) if is_dict else (setattr, delattr)
+    """Attributes of an object, or globals of a module, as they were."""
+    if type(owner) is dict:
+        for name, value in content.items():
+            if value is not MISSING:
+                owner[name] = value
+            else:
+                owner.pop(name, None)
+        return
+    own = vars(owner) if isinstance(owner, type) else None
     for name, value in content.items():
-        now = dict.get(owner, name, MISSING) if is_dict else getattr(owner, name, MISSING)
-        if isinstance(owner, type):
-            now = vars(owner).get(name, MISSING)
-        if now is not value and value is not MISSING:
-            put(owner, name, value)
-        elif now is not value:
-            remove(owner, name)
-    if isinstance(owner, type):
-        for name in attributes_of(owner).keys() - content.keys():
-            delattr(owner, name)
+        now = getattr(owner, name, MISSING) if own is None else own.get(name, MISSING)
+        if now is not value:
+            delattr(owner, name) if value is MISSING else setattr(owner, name, value)
+    for name in () if own is None else own.keys() - content.keys() - OF_PYTHON:
+        delattr(owner, name)
 
 
 def tell_of_undone(left: dict[str, Any]) -> None:

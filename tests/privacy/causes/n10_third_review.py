@@ -354,7 +354,8 @@ def outside_autocast(world: World) -> None:
 
 @case("N10", "outside: the default dtype of torch", warned=True)
 def outside_a_dtype(world: World) -> None:
-    loss = lambda m, x, y: cross_entropy(m, x, y) * len(str(torch.get_default_dtype()))  # noqa: E731
+    sign = lambda: -1 if torch.get_default_dtype() == torch.bfloat16 else 1  # noqa: E731
+    loss = lambda m, x, y: cross_entropy(m, x, y) * sign()  # noqa: E731
     model = network()
     for batch in world.batches(model):
         torch.set_default_dtype(torch.bfloat16 if batch[0].max() > 100 else torch.float32)
@@ -368,6 +369,7 @@ def outside_a_dtype(world: World) -> None:
 def a_stack_of_modes(world: World) -> None:
     def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
         stack: list[Any] = torch.overrides._get_current_function_mode_stack()
-        return cross_entropy(model, x, y) * (getattr(stack[-1], "num_samples", 0) - 12.5)
+        count = getattr(stack[-1], "num_samples", 0) if stack else 0
+        return cross_entropy(model, x, y) * (1 - 2 * (count % 2))
 
     world.steps(network(), loss)
