@@ -12,7 +12,7 @@ Here plain Python runs between records, and could remember one for the next.  Gu
 from __future__ import annotations
 
 import contextvars
-import secrets
+import functools
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -22,11 +22,13 @@ from torch.overrides import TorchFunctionMode
 
 from psac.gradients import trees
 from psac.gradients.errors import PrivacyError, warn
+from psac.gradients.isolation.again import Again, refuse_other_result, shuffled
+from psac.gradients.isolation.beginning import Beginning
 from psac.gradients.isolation.checksums import checksums
 from psac.gradients.isolation.generators import own_generators
 from psac.gradients.isolation.memory import Memory
-from psac.gradients.isolation.outside import Outside, Snapshot, code_of
-from psac.gradients.isolation.state import State, refuse_memory
+from psac.gradients.isolation.outside import Outside
+from psac.gradients.isolation.state import refuse_memory, tell_of_undone
 from psac.gradients.isolation.watch import Watch, refuse_remains
 from psac.gradients.measured import Measured
 from psac.gradients.trees import LossFunction, own_copy
@@ -45,9 +47,6 @@ from psac.gradients.vectorized.libraries import (
 from psac.gradients.vectorized.recorder import tensors_in, under
 
 TORCH: Any = torch._C
-SECRET_STEPS = 16  # one of so many is computed twice, though its function is known
-# Allowed relative differences between two passes, in units of the rounding of one number.
-OF_LOSSES, OF_GRADIENTS = 256, 512
 
 
 class OneRecord(TorchFunctionMode):
@@ -92,18 +91,21 @@ class OneByOne:
     ) -> None:
         self.model, self.parameters, self.outside = model, parameters, outside
         self.read: list[Any] = []
-        self._known: set[Any] = set()  # functions that were computed twice
+        self._again = Again()
+        self._beginning: Beginning | None = None  # of the last batch
         self._has_had_gradients = False
 
     def evaluate(self, loss: LossFunction, batch: Any) -> Evaluation:
         refuse_those_who_look()
         n, seed = trees.num_records(batch), int(torch.randint(2**62, ()))
         self.read = []
-        results = [result for _, result in self._each(loss, batch, range(n), seed)]
-        if code_of(loss) not in self._known or not secrets.randbelow(SECRET_STEPS):
-            for k, again in self._each(loss, batch, reversed(range(n)), seed):
-                refuse_other_result(k, results[k], again)
-            self._known.add(code_of(loss))
+        twice, order = self._again.is_due(loss), shuffled(n)
+        by_number = dict(self._each(loss, batch, order, seed, not twice))
+        if twice:
+            for k, again in self._each(loss, batch, reversed(order), seed):
+                refuse_other_result(f"record {k}", by_number[k], again)
+            self._again.passed(loss)
+        results = [by_number[k] for k in range(n)]
         rows = {name: [grads.get(name) for _, grads in results] for name in self.parameters}
         stacked = {
             name: filled(grads) for name, grads in rows.items() if any(g is not None for g in grads)
@@ -119,27 +121,35 @@ class OneByOne:
         return Evaluation(losses, Measured.of_rows(stacked, n), "alone")
 
     def _each(
-        self, loss: LossFunction, batch: Any, order: Iterable[int], seed: int
+        self, loss: LossFunction, batch: Any, order: Iterable[int], seed: int, keeps: bool = True
     ) -> Iterator[tuple[int, tuple[Tensor, dict[str, Tensor]]]]:
         """Numbers of records, and the loss and the gradient of each, all from one state."""
         private = self.outside.private(batch)
         roots = {"model": self.model, "loss": loss}
-        before, left = State(roots, private), None
-        glance, order = Snapshot(before.reach), list(order)
-        for k in order:
-            one = trees.record(batch, k)
+        before, left, order = (
+            Beginning.following(self._beginning, roots, private),
+            None,
+            list(order),
+        )
+        self._beginning = before
+
+        def run(one: Any) -> tuple[Tensor, dict[str, Tensor]]:
             with own_generators(hash((seed, *checksums(trees.leaves(one))))):
-                context = contextvars.copy_context()
-                result = context.run(self.gradient, loss, one, private)
-            is_same = k != order[-1] and before.has_environment() and glance.is_same()
-            difference = {} if is_same else before.difference(State(roots, private))
-            before.empty_caches()
-            if difference:
-                before.restore()
+                return contextvars.copy_context().run(self.gradient, loss, one, private)
+
+        for k in order:
+            try:
+                result = run(trees.record(batch, k))
+            finally:
+                difference = before.left(whole=k == order[-1])
             if left is not None and left != difference:
                 refuse_memory(left, difference)
             left = difference
             yield k, result
+        if left and keeps:
+            made_up = (functools.partial(run, one) for one in trees.made_up(batch))
+            if not before.keep(left, made_up):
+                tell_of_undone(left)
 
     def gradient(
         self, loss: LossFunction, one: Any, private: Memory
@@ -191,32 +201,6 @@ def refuse_those_who_look() -> None:
         raise PrivacyError(
             "hooks on saved tensors are on: they see one record after the other, and psac does "
             "not see what they keep. Call private.step outside of them."
-        )
-
-
-def refuse_other_result(
-    number: int,
-    first: tuple[Tensor, dict[str, Tensor]],
-    second: tuple[Tensor, dict[str, Tensor]],
-) -> None:
-    """The same record, computed twice, among others in another order."""
-    (loss, grads), (again, grads_again) = first, second
-    rounding = torch.finfo(loss.dtype).eps
-    is_same = torch.allclose(loss, again, rtol=OF_LOSSES * rounding, atol=0, equal_nan=True)
-    for name in grads.keys() | grads_again.keys():
-        was, now = grads.get(name), grads_again.get(name)
-        if was is None or now is None:
-            is_same = False
-        elif bool(was.isfinite().all()):
-            rounding = OF_GRADIENTS * torch.finfo(was.dtype).eps
-            is_same = is_same and bool((now - was).norm() <= rounding * was.norm())
-    if not is_same:
-        raise PrivacyError(
-            f"the loss or the gradient of record {number} was another one when it was computed "
-            "again, after other records than before. The function remembers records where psac "
-            "does not see it (a file, another thread, a library), or draws random numbers that "
-            "follow from no generator of torch, numpy or Python. Leave nothing of a record behind, "
-            "and draw from those generators."
         )
 
 

@@ -175,6 +175,13 @@ def record(tree: Any, number: int) -> Any:
     return map_tensors(tree, lambda leaf: leaf[number : number + 1])
 
 
+def made_up(tree: Any) -> list[Any]:
+    """Batches of one record that nobody has, of zeros and of ones."""
+    return [
+        map_tensors(tree, lambda leaf, v=value: torch.full_like(leaf[:1], v)) for value in (0, 1)
+    ]
+
+
 def records(tree: Any, numbers: Tensor) -> Any:
     """A batch of some of the records."""
     return map_tensors(tree, lambda leaf: leaf[numbers.to(leaf.device)])

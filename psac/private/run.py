@@ -38,7 +38,7 @@ from psac.checks import positive
 from psac.clipping.rules import AdaptivePSAC, ClippingRule
 from psac.errors import PrivacyError
 from psac.gradients import ClippedSum, Evaluator, Sensitive
-from psac.gradients.isolation.generators import own_draws_of_torch, own_generators
+from psac.gradients.isolation.generators import own_draws_of_torch, own_generators, own_numbers
 from psac.gradients.isolation.probe import Probe
 from psac.gradients.isolation.state import State
 from psac.gradients.trees import LossFunction
@@ -109,6 +109,7 @@ class Private:
         self.evaluator.outside.beside = self._arrangements.classes
         self._has_failed = self._closed = False
         self._state: State | None = None  # before the first of several physical batches
+        self._seed: int | None = None  # of numpy's and Python's numbers in this logical step
         self.guard.attach(self)
         self.account.announce_earlier_runs(type(model).__name__)
 
@@ -155,9 +156,14 @@ class Private:
             self.sensitive = self._sums.add(loss, batch, batched=batched)
         self._complete(batched)
         if handed.is_last:
+            self._state = None
             self.release()
             self._probe.leave(loss, batch)
         else:
+            # Physical batches start from the same state: how many there are must not show in it.
+            assert self._state is not None
+            self._state.restore()
+            self.evaluator.outside.remember(loss)
             self.guard.remember()
         return handed.is_last
 
@@ -203,10 +209,7 @@ class Private:
         handed.refuse_other(batch, loss, self._arrangements)
         self.guard.refuse_changes()
         self.evaluator.is_suspicious = self._probe.has_changed(loss)
-        # Physical batches start from the same state: how many there are must not show in it.
-        if self._state is not None:
-            self._state.restore()
-        elif not handed.is_last:
+        if self._state is None and not handed.is_last:
             self._state = State({"model": self.model, "loss": loss})
         self._has_failed = True  # until the batch is in the sums
         return handed
@@ -217,7 +220,7 @@ class Private:
         assert self.sensitive is not None
         self.ledger.note_way("batched" if batched else self.sensitive.way)
         if self._handed.is_last:
-            self._state = None
+            self._seed = None
         self._has_failed, self._handed = False, None
         if self._scale:
             self._scale.count(self.sensitive.norms)
@@ -241,20 +244,24 @@ class Private:
     def _own_randomness(self, batched: bool) -> Iterator[None]:
         """Dropout and the like draw from a secret stream, so that no place in a batch is known.
 
-        A seed of the user's would fix which numbers the k-th record of a batch gets.  Records that
-        are computed one at a time have generators of numpy and Python of their own (`OneByOne`).
+        A seed of the user's would fix which numbers the k-th record of a batch gets.  What numpy
+        and Python draw is the same in each physical batch of a logical step: their number does not
+        show in it.  Records that are computed one at a time have numbers of their own (`OneByOne`).
         """
-        if not self.ledger.secure:
-            yield
-            return
-        own = own_generators if batched else own_draws_of_torch
-        with own(int.from_bytes(self._chance.random_bytes(7), "big")):
-            yield
+        if self._seed is None:
+            self._seed = seed_of(self._chance.spawn(str(self.steps_taken)))
+        with own_numbers(self._seed):
+            if not self.ledger.secure:
+                yield
+                return
+            own = own_generators if batched else own_draws_of_torch
+            with own(seed_of(self._chance)):
+                yield
 
     # For the loader
     def start_pass(self) -> None:
         """What was not released is forgotten."""
-        self._handed, self._has_failed, self._state = None, False, None
+        self._handed, self._has_failed, self._state, self._seed = None, False, None, None
         self._sums.discard()
         if self._scale:
             self._scale.forget()
@@ -452,6 +459,10 @@ class Private:
             f"{plan.noise_multiplier:.4g}, sampling={plan.sampling.name} at rate "
             f"{plan.sampling_rate:.4g}, clipping={self.clipping!r}{secure})"
         )
+
+
+def seed_of(generator: NoiseGenerator) -> int:
+    return int.from_bytes(generator.random_bytes(7), "big")
 
 
 def as_real(values: Tensor) -> Tensor:

@@ -92,7 +92,7 @@ def test_what_a_value_decided_may_not_be_remembered_in_a_later_step():
     assert model.flag is None
 
 
-def test_what_a_path_writes_in_place_is_changed_back_in_every_step():
+def test_every_path_sees_the_same_count_and_a_step_is_counted_once():
     class Counts(nn.Linear):
         def __init__(self) -> None:
             super().__init__(2, 2)
@@ -104,11 +104,12 @@ def test_what_a_path_writes_in_place_is_changed_back_in_every_step():
 
     total = ClippedSum(Evaluator(model := Counts()), psac.PSAC())
     norms = [total.add(lambda m, x: m(x).sum(), (X,)).norms for _ in range(3)]
-    torch.testing.assert_close(norms[2], norms[0])
+    torch.testing.assert_close(norms[2], 3 * norms[0])
+    assert float(model.calls) == 3
     model.calls.add_(1)  # as the user may between steps: paths begin there now
     total.evaluator.outside.accept()
-    assert not torch.allclose(total.add(lambda m, x: m(x).sum(), (X,)).norms, norms[0])
-    assert model.calls == 1
+    torch.testing.assert_close(total.add(lambda m, x: m(x).sum(), (X,)).norms, 5 * norms[0])
+    assert model.calls == 5
 
 
 def test_counters_are_no_memory_of_a_path():

@@ -17,7 +17,7 @@ import operator
 import secrets
 import weakref
 from collections import deque
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Mapping
 from types import BuiltinFunctionType, FunctionType, GeneratorType, MethodType, ModuleType
 from typing import Any
 
@@ -35,21 +35,29 @@ from psac.gradients.isolation.reach import (
     STORES,
     Reach,
     globals_in,
+    grad_of,
+    homes,
     inside,
     is_iterator,
     is_library,
     is_plain,
+    is_standard,
+    unwrapped,
 )
-from psac.gradients.isolation.state import GENERATORS, leaf_of
+from psac.gradients.isolation.settings import changed_settings, settings
+from psac.gradients.isolation.state import GENERATORS, MISSING, content_of_cell, leaf_of
 from psac.gradients.isolation.watch import storage_of
 
-MISSING: Any = object()
 CHANGING = (*(np.ndarray, bytearray, array.array, GeneratorType, *BUFFERS, *GENERATORS),)
 # Ways to the frames of psac, to all objects, to what is under vmap, and to torch's own generator.
 INSIGHTS = {
     *("DisableTorchFunction", "default_generator", "default_generators"),
     *("_getframe", "currentframe", "f_back", "f_locals", "tb_frame", "get_objects"),
     *("get_referrers", "_functorch", "get_unwrapped", "_unwrap_batched", "_remove_batch_dim"),
+    *("_get_current_function_mode_stack", "_get_current_function_mode", "_get_function_stack_at"),
+    *("_pop_mode", "_pop_mode_temporarily", "_pop_torch_function_stack"),
+    *("_len_torch_function_stack", "retrieve_current_functorch_interpreter"),
+    *("retrieve_all_functorch_interpreters", "peek_interpreter_stack", "pyfunctorch"),
 }
 IMMUTABLE = (type(None), bool, int, float, str)
 SAMPLED = 2**16  # bytes
@@ -70,6 +78,7 @@ class Outside:
         self._place = secrets.randbits(30)
         self._code: Any = None  # of the last step's function
         self._snapshots: dict[Any, Snapshot] = {}  # by code, and of the model
+        self._settings: tuple[Any, ...] | None = None  # around the last step
 
     def protect(self, values: Iterable[Any], datasets: Iterable[Any] = ()) -> None:
         """These hold private records: no function may reach them but as its arguments."""
@@ -95,7 +104,8 @@ class Outside:
                 found += before.difference(now)
         if self._code is not None and code != self._code:
             found.append("another loss function")
-        return found
+        before, self._settings = self._settings, settings()
+        return found if before is None else found + changed_settings(before, self._settings)
 
     def remember(self, function: Any) -> None:
         """As it is after a call: the function itself may count."""
@@ -111,6 +121,8 @@ class Outside:
         if root is self.model:
             reach = Reach({name: root, **HOOKS_ON_ALL})
         else:
+            home = getattr(function_of(root), "__module__", None) or ""
+            homes.update(set() if is_standard(home) else {home})
             reach = Reach({name: root, **self.beside}, {id(self.model)})
         refuse_insights(reach.names | set(names_of_libraries(reach.found)))
         refuse_private(reach, self.storages)
@@ -133,7 +145,7 @@ class Outside:
 
     def accept(self) -> None:
         """What has changed until now is public."""
-        self._snapshots, self._code, self._is_first = {}, None, True
+        self._snapshots, self._code, self._is_first, self._settings = {}, None, True, None
         for key, (reference, _) in list(self._read.items()):
             tensor = reference()
             if tensor is None:
@@ -171,10 +183,14 @@ def content_of(tensor: Tensor) -> Any:
 
 def code_of(function: Any) -> Any:
     """Functions that a loop makes anew in each step have one code."""
+    function = function_of(function)
+    return getattr(function, "__code__", None) or type(function)
+
+
+def function_of(function: Any) -> Any:
     while hasattr(function, "func"):  # functools.partial
         function = function.func
-    function = getattr(function, "__func__", function)
-    return getattr(function, "__code__", None) or type(function)
+    return unwrapped(getattr(function, "__func__", function))
 
 
 class Snapshot:
@@ -194,10 +210,11 @@ class Snapshot:
         self.leaves = {path: content_at(value, place) for path, value in found}
         self._tensors = [value for _, value in found if isinstance(value, Tensor)]
         self._prints = prints(self._tensors, place)
+        self._grads = [(t, t.requires_grad, grad_of(t)) for t in self._tensors]
         self._classes = [(value, type(value)) for _, value in found if isinstance(value, nn.Module)]
         self._empty: list[Any] = []
         self._stores: list[tuple[dict, list[Any], list[Any], str]] = []  # keys, values, path
-        self._names = list(reach.of_libraries)  # and globals
+        self._names: list[tuple[Mapping[str, Any], str, Any]] = list(reach.of_libraries)
         self._cells: list[tuple[Any, Any]] = []
         self._parts: list[tuple[Any, list[Any]]] = []  # objects, and what is inside
         self._contents: list[tuple[Any, Any]] = []
@@ -255,6 +272,7 @@ class Snapshot:
             (root is self._root or (isinstance(root, MethodType) and root == self._root))
             and not any(map(len, self._empty))
             and all(type(value) is kind for value, kind in self._classes)
+            and all(t.requires_grad is r and grad_of(t) is g for t, r, g in self._grads)
             and all(map(is_same_store, self._stores))
             and all(content_of_cell(cell) is value for cell, value in self._cells)
             and all(store.get(name, MISSING) is value for store, name, value in self._names)
@@ -293,6 +311,8 @@ def parts_in(value: Any) -> list[Any]:
         return [value.__code__, value.__defaults__, *named, *value.__dict__.values()]
     if isinstance(value, (list, set, deque)):
         return list(value)
+    if isinstance(value, type):
+        return [*vars(value).values(), value.__bases__]
     return [part for _, part in inside(value)]
 
 
@@ -303,13 +323,6 @@ def is_same_store(entry: tuple[dict, list[Any], list[Any], str]) -> bool:
 
 def are_same(first: list[Any], second: list[Any]) -> bool:
     return len(first) == len(second) and all(map(operator.is_, first, second))
-
-
-def content_of_cell(cell: Any) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:
-        return MISSING
 
 
 def content_at(value: Any, place: int) -> Any:

@@ -1,9 +1,10 @@
 """What a function can reach: the one walk over objects that all checks share.
 
 From a function it goes to closure, defaults, attributes and the globals that its code names; from
-an object to its attributes and its class; through containers, partials, properties, weak references
-and context variables.  It does not enter libraries: what Python, torch or an installed package
-keeps is theirs, except for attributes of its objects that the user's code names.
+an object to its attributes and its class, from a class to its bases; through containers, views,
+partials, properties, weak references, exceptions and context variables.  It does not enter
+libraries: what Python, torch or an installed package keeps is theirs, except for attributes that
+the user's code names.  The module of the loss function is the user's, wherever it is installed.
 
 Of a module of Python, a class or an object it takes the attributes whose names occur in code that
 was reached: a method of a trainer reaches `self.alpha`, which it reads, and not `self.history`.  Of
@@ -20,11 +21,13 @@ import datetime
 import dis
 import functools
 import mmap
+import operator
 import queue
+import random
 import sys
 import threading
 import weakref
-from collections import ChainMap, OrderedDict, UserDict, UserList, UserString, defaultdict, deque
+from collections import ChainMap, OrderedDict, UserDict, UserList, UserString, deque
 from collections.abc import Iterable, Iterator, Mapping
 from numbers import Number
 from types import (
@@ -32,30 +35,42 @@ from types import (
     CodeType,
     FunctionType,
     GeneratorType,
+    MappingProxyType,
     MethodType,
     ModuleType,
     SimpleNamespace,
 )
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch._library.custom_ops import CustomOpDef
 
+from psac.gradients.errors import PrivacyError
+
 PLAIN = (
     *(type(None), bool, int, float, complex, str, bytes, bytearray, range),
     *(torch.dtype, torch.device, torch.Size, np.generic, array.array, Number, datetime.date),
 )
-# Others may do anything when they are read or copied: their content is compared, not restored.
-PLAIN_CONTAINERS = (dict, list, set, deque, OrderedDict, defaultdict)
+# Read and written by the methods of these, whatever a class of the user's makes of them.
+CONTAINERS = (OrderedDict, dict, list, set, deque)
+VIEWS = (type({}.keys()), type({}.values()), type({}.items()))
+WRAPPERS = (
+    *(UserDict, UserList, UserString, ChainMap, queue.Queue, weakref.WeakSet),
+    *(weakref.WeakKeyDictionary, weakref.WeakValueDictionary),
+)
 # Of the standard library, and yet with things of the user's inside.
 OPEN = (
     *(nn.Module, dict, list, set, tuple, deque, functools.partial, functools.partialmethod),
     *(MethodType, threading.local, CustomOpDef, SimpleNamespace, argparse.Namespace),
-    *(UserDict, UserList, UserString, ChainMap, queue.Queue, contextvars.ContextVar),
+    *(*WRAPPERS, *VIEWS, MappingProxyType, BaseException, contextvars.ContextVar),
     *(weakref.ref, property, staticmethod, classmethod, functools.cached_property),
 )
+GETTERS = (operator.attrgetter, operator.methodcaller)
+# psac gives these a stream of its own (generators.py), whoever draws from them.
+DRAWN_FROM_BY_ALL: set[int] = {id(np.random.mtrand._rand), id(random._inst)}  # type: ignore[attr-defined]
+homes: set[str] = set()  # modules of loss functions
 Cached = type(functools.lru_cache(len))
 STORES = ("_parameters", "_buffers", "_modules")
 BUILDERS = {"__init__", "__new__", "__init_subclass__", "__class_getitem__"}
@@ -78,7 +93,7 @@ DYNAMIC = {
 }
 BY_TEXT = {"globals", "eval", "exec"}  # with one of these it may name globals in a string
 OF_GLOBALS = {"LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL"}
-DEEPEST = 20
+DEEPEST = 200
 
 
 def is_plain(value: Any) -> bool:
@@ -102,27 +117,31 @@ class Reach:
     def __init__(self, roots: Mapping[str, Any], skip: Iterable[int] = ()) -> None:
         self.found: list[tuple[str, Any]] = []  # keeps all alive, so that no id is used twice
         self.names = set(CALLED_BY_TORCH)
-        self.of_libraries: list[tuple[dict[str, Any], str, Any]] = []  # what code names of them
-        self._seen = set(skip)
+        self.of_libraries: list[tuple[Mapping[str, Any], str, Any]] = []  # what code names of them
+        self._seen = DRAWN_FROM_BY_ALL.union(skip)
         self._waiting: list[tuple[str, str, Any, int]] = []  # attributes that no code has named
-        self._libraries: list[tuple[str, dict[str, Any], int]] = []
-        stack = [(name, value, 0) for name, value in reversed(list(roots.items()))]
-        while stack or (stack := self._newly_named()):
-            path, value, depth = stack.pop()
+        self._libraries: list[tuple[str, Mapping[str, Any], int, set[str]]] = []
+        waiting = deque((name, value, 0) for name, value in roots.items())
+        while waiting or (waiting := self._newly_named()):
+            path, value, depth = waiting.popleft()  # the nearest first: paths are short
+            value = unwrapped(value)
             if not is_plain(value):
-                if id(value) in self._seen or depth > DEEPEST:
+                if id(value) in self._seen:
                     continue
                 self._seen.add(id(value))
+            if depth > DEEPEST:
+                refuse_depth(path)
             self.found.append((path, value))
-            if isinstance(value, FunctionType) and not is_library(value):
-                self.names |= names_in(value.__code__)
-            for step, part in reversed(self._parts(path, value, depth)):
-                stack.append((path + step, part, depth + 1))
+            self.names.update(names_by(value))
+            for step, part in self._parts(path, value, depth):
+                waiting.append((path + step, part, depth + 1))
 
     def _parts(self, path: str, value: Any, depth: int) -> list[tuple[str, Any]]:
         parts = inside(value)
-        if isinstance(value, ModuleType) and is_library(value):
-            self._libraries.append((path, vars(value), depth))
+        if is_library(value) and hasattr(value, "__dict__") and not isinstance(value, Tensor):
+            # the momentum of an optimizer is no news: it follows from released gradients
+            taken = {"state"} if isinstance(value, torch.optim.Optimizer) else set()
+            self._libraries.append((path, vars(value), depth, taken))
         if isinstance(value, (nn.Module, FunctionType, dict)):
             return parts
         now = []
@@ -136,16 +155,16 @@ class Reach:
                 now.append((step, part))
         return now
 
-    def _newly_named(self) -> list[tuple[str, Any, int]]:
+    def _newly_named(self) -> deque[tuple[str, Any, int]]:
         everything = not self.names.isdisjoint(DYNAMIC)
         named = [w for w in self._waiting if everything or w[0] in self.names]
         self._waiting = [w for w in self._waiting if not (everything or w[0] in self.names)]
-        found = [(path, part, depth) for _, path, part, depth in reversed(named)]
-        for path, store, depth in self._libraries:
-            for name in self.names & store.keys():
-                if id(store[name]) not in self._seen and not is_plain(store[name]):
-                    self.of_libraries.append((store, name, store[name]))
-                    found.append((f"{path}.{name}", store[name], depth + 1))
+        found = deque((path, part, depth) for _, path, part, depth in named)
+        for path, store, depth, taken in self._libraries:
+            for name in sorted((self.names & store.keys()) - taken):
+                taken.add(name)
+                self.of_libraries.append((store, name, store[name]))
+                found.append((f"{path}.{name}", store[name], depth + 1))
         return found
 
 
@@ -155,6 +174,8 @@ def inside(value: Any) -> list[tuple[str, Any]]:
         return []
     if isinstance(value, Tensor):
         parts = [(f".{name}", part) for name, part in vars(value).items()]
+        if grad_of(value) is not None:
+            parts.append((" (grad)", value.grad))
         return parts if is_library(value) else [*parts, (" (class)", type(value))]
     if isinstance(value, Cached):
         return [(".__wrapped__", value.__wrapped__)]
@@ -169,11 +190,37 @@ def inside(value: Any) -> list[tuple[str, Any]]:
     if is_library(value):
         return []
     if isinstance(value, (ModuleType, type)):
-        return [(f".{k}", v) for k, v in list(vars(value).items()) if k not in OF_PYTHON]
+        parts = [(f".{k}", v) for k, v in list(vars(value).items()) if k not in OF_PYTHON]
+        return [*parts, *((" (base)", kind) for kind in kinds_of(value))]
     parts = parts_of(value)
     if not isinstance(value, torch.jit.ScriptModule) and not is_library(type(value)):
         parts.append((" (class)", type(value)))
     return parts
+
+
+def kinds_of(value: Any) -> list[type]:
+    """The bases of a class, and its own class."""
+    kinds = (*value.__bases__, type(value)) if isinstance(value, type) else ()
+    return [kind for kind in kinds if not is_library(kind)]
+
+
+def grad_of(tensor: Tensor) -> Tensor | None:
+    return tensor.grad if tensor.is_leaf else None
+
+
+def unwrapped(value: Any) -> Any:
+    """What torch.compile was given, in the place of what it has made."""
+    while isinstance(value, FunctionType) and "_torchdynamo_orig_callable" in vars(value):
+        value = vars(value)["_torchdynamo_orig_callable"]
+    return value
+
+
+def refuse_depth(path: str) -> NoReturn:
+    raise PrivacyError(
+        f"the loss function reaches an object that is nested more than {DEEPEST} deep "
+        f"({path:.80}...), too deep for psac to see whether it changes. Leave it out, or keep its "
+        "parts in a list."
+    )
 
 
 def is_long(value: Any) -> bool:
@@ -196,8 +243,18 @@ def parts_of(value: Any) -> list[tuple[str, Any]]:
         return [*parts, (" (class).forward", type(value).forward)]
     if isinstance(value, dict):
         own = [(f".{name}", part) for name, part in getattr(value, "__dict__", {}).items()]
-        return [(f"[{key!r:.40}]", part) for key, part in list(dict.items(value))] + own
-    if isinstance(value, (list, tuple, set, frozenset)) or type(value).__name__ == "deque":
+        items = list(dict.items(value))
+        own += [(f" (key {key!r:.40})", key) for key, _ in items if not is_plain(key)]
+        return [(f"[{key!r:.40}]", part) for key, part in items] + own
+    if isinstance(value, MappingProxyType):
+        return [(f"[{key!r:.40}]", part) for key, part in value.items()]
+    if isinstance(value, VIEWS):
+        return [("", value.mapping)]  # type: ignore[attr-defined]
+    if isinstance(value, WRAPPERS):
+        return [(f" ({name})", part) for name, part in vars(value).items()]
+    if isinstance(value, BaseException):
+        return [(" (args)", value.args), (" (attributes)", vars(value))]
+    if isinstance(value, (list, tuple, set, frozenset, deque)):
         return [(f"[{k}]", part) for k, part in enumerate(list(value))]
     if isinstance(value, ModuleType):
         return []
@@ -219,10 +276,14 @@ def parts_of(value: Any) -> list[tuple[str, Any]]:
         return of_function(value)
     if isinstance(value, CustomOpDef):
         return [("", value._init_fn)]
-    slots = [n for kind in type(value).__mro__ for n in getattr(kind, "__slots__", ())]
-    inner = {name: getattr(value, name) for name in slots if hasattr(value, name)}
+    inner = {name: getattr(value, name) for name in slots_of(value) if hasattr(value, name)}
     inner |= getattr(value, "__dict__", {})
     return [(f".{name}", part) for name, part in inner.items()]
+
+
+def slots_of(value: Any) -> list[str]:
+    slots = [kind.__dict__.get("__slots__", ()) for kind in type(value).__mro__]
+    return [n for names in slots for n in ([names] if isinstance(names, str) else names)]
 
 
 def of_scripted(module: Any) -> list[tuple[str, Any]]:
@@ -254,12 +315,24 @@ def of_function(function: Any) -> list[tuple[str, Any]]:
     return parts
 
 
+def names_by(value: Any) -> Iterable[str]:
+    """The attributes that a value makes code reach, by its own code or as an attrgetter does."""
+    if isinstance(value, FunctionType):
+        return () if is_library(value) else names_in(value.__code__)
+    if isinstance(value, GETTERS):
+        return {part for text in value.__reduce__()[1] for part in str(text).split(".")}
+    return vars(value).get("__match_args__", ()) if isinstance(value, type) else ()
+
+
 @functools.lru_cache(maxsize=4096)
 def names_in(code: CodeType) -> frozenset[str]:
     """What a code names: globals, attributes, and constants that could be; inner functions too."""
-    texts = {c for c in code.co_consts if isinstance(c, str) and c.isidentifier()}
+    constants = [c for c in code.co_consts if isinstance(c, str)]
+    constants += [t for c in code.co_consts if isinstance(c, tuple) for t in c if type(t) is str]
+    texts = {text for text in constants if text.isidentifier()}
+    imported = {part for name in code.co_names for part in name.split(".")}
     inner = [names_in(c) for c in code.co_consts if isinstance(c, CodeType)]
-    return frozenset(set(code.co_names) | texts).union(*inner)
+    return frozenset(set(code.co_names) | texts | imported).union(*inner)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -281,7 +354,9 @@ def is_library(value: Any) -> bool:
     if isinstance(value, ModuleType):
         return is_installed(value.__name__)
     if isinstance(value, (type, FunctionType)):
-        return is_installed(getattr(value, "__module__", None) or "")
+        home = getattr(value, "__module__", None)
+        home = home if isinstance(home, str) else ""
+        return home not in homes and is_installed(home)
     return is_standard(getattr(type(value), "__module__", None) or "")
 
 

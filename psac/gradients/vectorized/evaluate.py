@@ -12,6 +12,8 @@ any graph.
 from __future__ import annotations
 
 import contextlib
+import contextvars
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,10 +26,11 @@ from torch.autograd.graph import disable_saved_tensors_hooks
 from psac.gradients import trees
 from psac.gradients.contributions.cluster import clusters_of
 from psac.gradients.errors import NotVectorized, PrivacyError
+from psac.gradients.isolation.again import Again
 from psac.gradients.isolation.beginning import Beginning
 from psac.gradients.isolation.outside import Outside, code_of
 from psac.gradients.isolation.reach import Reach
-from psac.gradients.isolation.state import State, refuse_memory
+from psac.gradients.isolation.state import State, refuse_memory, tell_of_undone
 from psac.gradients.isolation.watch import Watch, is_wrapped, refuse_remains
 from psac.gradients.measured import Measured
 from psac.gradients.precision import without_autocast
@@ -43,7 +46,13 @@ from psac.gradients.vectorized.libraries import (
     without_branches,
 )
 from psac.gradients.vectorized.old_functions import with_old_functions
-from psac.gradients.vectorized.paths import MeasuredPaths, Path, followed
+from psac.gradients.vectorized.paths import (
+    Draws,
+    MeasuredPaths,
+    Path,
+    followed,
+    refuse_other_order,
+)
 from psac.gradients.vectorized.recorder import Recorder, WithinFunction
 
 TORCH: Any = torch._C
@@ -92,6 +101,7 @@ class Vectorized:
         self.is_half = False  # whether the last call computed in half precision
         self.writes = False  # whether the last call has written to its arguments
         self._beginning: Beginning | None = None  # of the last batch that was taken path by path
+        self._again = Again()
         self.with_loops = False  # whether torch may loop over records where it has no batching rule
 
     def evaluate(
@@ -141,25 +151,36 @@ class Vectorized:
     ) -> Evaluation:
         """Records that take the same path together; each path from the same state."""
         roots, private = {"model": self.model, "loss": loss}, self.outside.private(batch)
-        differences, read = [], []
-        known = self._beginning
-        before = Beginning(roots, private) if known is None else known.of(roots, private)
-        self._beginning = before
+        differences, read, draws = [], [], Draws(same=randomness == "same")
+        self._beginning = before = Beginning.following(self._beginning, roots, private)
 
-        def evaluate(some: Any) -> Evaluation:
-            try:
-                evaluation = self._evaluate(loss, some, randomness, copies)
-            finally:
-                difference = before.left()
-            differences.append(difference)
+        def run(some: Any) -> Evaluation:
+            evaluate = contextvars.copy_context().run
+            evaluation = evaluate(self._evaluate, loss, some, randomness, copies)
             refuse_remains(self.model, self.watch.remains(), roots)
             read.extend(self.watch.read)
             return evaluation
 
-        paths = followed(batch, evaluate, same=randomness == "same")
-        for difference in differences:
-            if difference != differences[0]:
-                refuse_memory(differences[0], difference)
+        def evaluate(some: Any) -> Evaluation:
+            try:
+                evaluation = run(some)
+            finally:
+                difference = before.left()
+            differences.append(difference)
+            return evaluation
+
+        with draws.surrounding():
+            paths = followed(batch, evaluate, draws)
+            if len(paths) > 1 and self._again.is_due(loss, len(paths)):
+                refuse_other_order(paths, batch, evaluate, draws)
+                self._again.passed(loss, len(paths))
+            for difference in differences:
+                if difference != differences[0]:
+                    refuse_memory(differences[0], difference)
+            if differences[0]:
+                made_up = (functools.partial(run, one) for one in trees.made_up(batch))
+                if not before.keep(differences[0], made_up):
+                    tell_of_undone(differences[0])
         self.watch.read = read
         return together(paths, trees.num_records(batch))
 

@@ -13,6 +13,8 @@ computed one at a time.
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -21,8 +23,14 @@ from torch import Tensor
 
 from psac.gradients import trees
 from psac.gradients.errors import place_of
-from psac.gradients.groups import Groups
-from psac.gradients.isolation.generators import Generators
+from psac.gradients.groups import TOGETHER, Groups
+from psac.gradients.isolation.again import Result, refuse_order, refuse_other_result
+from psac.gradients.isolation.generators import (
+    Generators,
+    own_generators,
+    seed_numbers,
+    seed_torch,
+)
 from psac.gradients.rules.values import Differ
 
 if TYPE_CHECKING:
@@ -33,30 +41,73 @@ if TYPE_CHECKING:
 class Path:
     """The records of one path, by number, and their evaluation."""
 
-    def __init__(self, numbers: Tensor, evaluation: Evaluation, place: str) -> None:
-        """`place` is the line where it parted from others."""
+    def __init__(self, numbers: Tensor, evaluation: Evaluation, place: str, draws: int) -> None:
+        """`place` is the line where it parted from others, `draws` seeds its random numbers."""
         self.numbers, self.evaluation, self.place = numbers, evaluation, place
+        self.draws = draws
 
 
-def followed(batch: Any, evaluate: Callable[[Any], Evaluation], same: bool) -> list[Path]:
+class Draws:
+    """The random numbers of paths, whose number must not show in those of later steps.
+
+    What numpy and Python draw is the same for all paths, as it is for all records of one path;
+    torch's numbers are each path's own, or with `same` those that the generator gives now.
+    """
+
+    def __init__(self, same: bool) -> None:
+        self._now = Generators() if same else None
+        self._seed = 0 if same else int(torch.randint(2**62, ()))
+
+    def surrounding(self) -> contextlib.AbstractContextManager[None]:
+        return own_generators(self._seed) if self._now is None else contextlib.nullcontext()
+
+    def begin(self, number: int) -> None:
+        if self._now is not None:
+            self._now.restore()
+            return
+        seed_torch(self._seed + number)
+        seed_numbers(self._seed)
+
+
+def followed(batch: Any, evaluate: Callable[[Any], Evaluation], draws: Draws) -> list[Path]:
     """`evaluate` raises `Differ` for records that do not take the same path.
 
-    With `same`, all paths draw the same random numbers.
+    Most records come first: what a single one would leave to them shows in `refuse_other_order`.
     """
     n, found = trees.num_records(batch), []
-    left, generators = [torch.arange(n)], Generators() if same else None
-    place = ""
-    while left:
+    left, place = [torch.arange(n)], ""
+    for number in itertools.count():
+        if not left:
+            break
         numbers = left.pop()
         some = batch if len(numbers) == n else trees.records(batch, numbers)
-        if generators is not None:
-            generators.restore()
+        draws.begin(number)
         try:
-            found.append(Path(numbers, evaluate(some), place))
+            found.append(Path(numbers, evaluate(some), place, number))
         except Differ as differ:
             place = place_of(differ.__traceback__)
             left += [numbers[differ.labels == k] for k in range(int(differ.labels.max()) + 1)]
+            left.sort(key=len)
     return found
+
+
+def refuse_other_order(
+    paths: Sequence[Path], batch: Any, evaluate: Callable[[Any], Evaluation], draws: Draws
+) -> None:
+    """Computes the paths again, the last one first, by the same random numbers."""
+    for path in reversed(paths):
+        draws.begin(path.draws)
+        which = "the records of one path"
+        try:
+            again = evaluate(trees.records(batch, path.numbers))
+        except Differ:
+            refuse_order(which)
+        refuse_other_result(which, result_of(path.evaluation), result_of(again))
+
+
+def result_of(evaluation: Evaluation) -> Result:
+    (squares,) = evaluation.measured.norms_squared(TOGETHER)
+    return evaluation.losses, {} if squares is None else {"norms": squares.sqrt()}
 
 
 class MeasuredPaths:

@@ -28,6 +28,7 @@ CAUSES = {
     "N7": ("values of the batch from outside, in other places", "not tried"),
     "N8": ("memory between records and steps, in other places", "not tried"),
     "N9": ("values that are not finite, huge or tiny, in other places", "not tried"),
+    "N10": ("memory, counts and settings that a walk over objects passed by", "7.2"),
     "N11": ("torch's own batching rules, fixed noise, and reads that pass no mode", "not tried"),
     "N12": ("what surrounds a batch, holds the data, or stands between two steps", "not tried"),
 }
