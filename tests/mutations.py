@@ -379,11 +379,40 @@ MUTATIONS = (
         (
             (
                 "gradients/alone.py",
-                "if code_of(loss) not in self._known or not secrets.randbelow(SECRET_STEPS):",
-                "if False:",
+                "twice, order = self._again.is_due(loss), shuffled(n)",
+                "twice, order = False, shuffled(n)",
             ),
         ),
         (f"{CAUSES}[N2-a_file]", f"{CAUSES}[N2-a_thread]"),
+    ),
+    Mutation(
+        "paths are computed once",
+        (
+            (
+                "gradients/vectorized/evaluate.py",
+                "if len(paths) > 1 and self._again.is_due(loss, len(paths)):",
+                "if False:",
+            ),
+        ),
+        (f"{CAUSES}[N10-a_file]", f"{CAUSES}[N10-an_event]"),
+    ),
+    Mutation(
+        "each physical batch draws numbers of numpy and Python of its own",
+        (("private/run.py", "with own_numbers(self._seed):", "with own_numbers(bits):"),),
+        (f"{CAUSES}[N10-numbers_of_numpy]",),
+    ),
+    Mutation(
+        "what all records have left is kept, whatever made-up ones leave",
+        (
+            (
+                "gradients/isolation/beginning.py",
+                "if self._difference() != difference:",
+                "if False:",
+            ),
+        ),
+        (
+            "tests/gradients/test_state.py::test_what_all_records_leave_by_chance_is_undone_and_said",
+        ),
     ),
     Mutation(
         "nobody probes for what no walk reaches",

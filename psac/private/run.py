@@ -156,9 +156,9 @@ class Private:
             self.sensitive = self._sums.add(loss, batch, batched=batched)
         self._complete(batched)
         if handed.is_last:
-            self._state = None
             self.release()
             self._probe.leave(loss, batch)
+            self._state = None
         else:
             # Physical batches start from the same state: how many there are must not show in it.
             assert self._state is not None
@@ -248,14 +248,16 @@ class Private:
         and Python draw is the same in each physical batch of a logical step: their number does not
         show in it.  Records that are computed one at a time have numbers of their own (`OneByOne`).
         """
+        is_secret = self.ledger.secure
+        chance = self._chance if is_secret else self._chance.spawn(str(self.steps_taken))
+        bits = int.from_bytes(chance.random_bytes(15), "big")
         if self._seed is None:
-            self._seed = seed_of(self._chance.spawn(str(self.steps_taken)))
+            self._seed = bits >> 63
         with own_numbers(self._seed):
-            if not self.ledger.secure:
+            if not is_secret:
                 yield
                 return
-            own = own_generators if batched else own_draws_of_torch
-            with own(seed_of(self._chance)):
+            with (own_generators if batched else own_draws_of_torch)(bits):
                 yield
 
     # For the loader
@@ -459,10 +461,6 @@ class Private:
             f"{plan.noise_multiplier:.4g}, sampling={plan.sampling.name} at rate "
             f"{plan.sampling_rate:.4g}, clipping={self.clipping!r}{secure})"
         )
-
-
-def seed_of(generator: NoiseGenerator) -> int:
-    return int.from_bytes(generator.random_bytes(7), "big")
 
 
 def as_real(values: Tensor) -> Tensor:

@@ -14,7 +14,6 @@ from collections.abc import Callable, Container, Iterable
 from types import MethodType
 from typing import Any
 
-from psac.gradients.errors import PrivacyError
 from psac.gradients.isolation.outside import Snapshot
 from psac.gradients.isolation.state import State, refuse_memory
 
@@ -72,8 +71,6 @@ class Beginning:
             self._state.restore()
             try:
                 run()
-            except PrivacyError:
-                raise
             except Exception:  # noqa: BLE001 - of values that no record has
                 break
             if self._difference() != difference:
