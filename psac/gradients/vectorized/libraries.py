@@ -132,8 +132,10 @@ def _seeding(*_: Any, **__: Any) -> NoReturn:
 def through_mode(call: Callable) -> Callable:
     """What torch.jit has compiled is an operation like others: its operands are seen."""
 
-    def scripted(*args: Any, **kwargs: Any) -> Any:
-        return call(*args, **kwargs)
+    def scripted(script: Any, *args: Any, **kwargs: Any) -> Any:
+        if _functorch.peek_interpreter_stack() is not None and looks_up(script):
+            raise NotVectorized("torch.jit has compiled an embedding, whose padding vmap mixes up")
+        return call(script, *args, **kwargs)
 
     def run(*args: Any, **kwargs: Any) -> Any:
         mode = _get_current_function_mode()
@@ -143,6 +145,15 @@ def through_mode(call: Callable) -> Callable:
             return mode.__torch_function__(scripted, (), args, kwargs)
 
     return run
+
+
+@functools.lru_cache
+def looks_up(script: Any) -> bool:
+    """Whether it has an embedding of a table that it is given, as no rule sees in there."""
+    if not isinstance(script, torch.jit.ScriptFunction):  # modules are given no table
+        return False
+    graph: Any = script.inlined_graph
+    return graph.findNode("aten::embedding") is not None
 
 
 def branch(pred: Any, true_fn: Callable, false_fn: Callable, operands: Any = ()) -> Any:
