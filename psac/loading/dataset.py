@@ -249,7 +249,7 @@ def held_by(data: Any) -> Held:
 def _inside(value: Any) -> Iterable[Any]:
     if isinstance(value, (list, tuple, set, frozenset, deque)):
         return value
-    if isinstance(value, Mapping):
+    if isinstance(value, dict):  # other mappings may read files
         return value.values()
     if isinstance(value, np.ndarray):
         return value.flat

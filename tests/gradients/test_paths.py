@@ -271,7 +271,7 @@ def test_private_records_are_not_read_by_an_attribute():
     model = nn.Linear(2, 2)
     evaluator = Evaluator(model)
     evaluator.outside.protect([X])
-    with pytest.raises(psac.PrivacyError, match="private data set"):
+    with pytest.raises(psac.PrivacyError, match="private batch or data set"):
         evaluator(lambda m, x: F.mse_loss(m(x), X.T[:, :1].T), (X.clone(),))
 
 
