@@ -468,10 +468,14 @@ MUTATIONS = (
                 "            self._state.restore_values()\n            return {}",
                 "            return {}",
             ),
-            ("gradients/isolation/beginning.py", "        self._state.restore()\n", ""),
+            (
+                "gradients/isolation/beginning.py",
+                "        difference = self._difference()\n        self._state.restore()\n",
+                "        difference = self._difference()\n",
+            ),
         ),
         (
-            "tests/gradients/test_paths.py::test_what_a_path_writes_in_place_is_changed_back_in_every_step",
+            "tests/gradients/test_paths.py::test_every_path_sees_the_same_count_and_a_step_is_counted_once",
             "tests/gradients/test_paths.py::test_what_a_value_decided_may_not_be_remembered_in_a_later_step",
         ),
     ),
