@@ -399,7 +399,9 @@ MUTATIONS = (
     Mutation(
         "each physical batch draws numbers of numpy and Python of its own",
         (("private/run.py", "with own_numbers(self._seed):", "with own_numbers(bits):"),),
-        (f"{CAUSES}[N10-numbers_of_numpy]",),
+        (
+            "tests/gradients/test_state.py::test_all_physical_batches_of_a_step_draw_the_same_numbers",
+        ),
     ),
     Mutation(
         "what all records have left is kept, whatever made-up ones leave",
