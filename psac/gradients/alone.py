@@ -39,6 +39,7 @@ from psac.gradients.vectorized.evaluate import (
 )
 from psac.gradients.vectorized.libraries import (
     OPERATORS,
+    as_written,
     guarded,
     refuse_operator_in_python,
     refuse_seeding,
@@ -161,6 +162,7 @@ class OneByOne:
         with (
             torch.enable_grad(),
             guarded(),
+            as_written(),
             without_checkpoints(),
             OneRecord(watch, trees.leaves(one)),
         ):

@@ -593,6 +593,13 @@ def square_and_scale(x: Tensor, factor: Tensor) -> Tensor:
     return x * x.sigmoid() * factor
 
 
+@innocent("torch.compile around a network, and a number that is read", way="alone")
+def _():
+    inner = network()
+    compiled = torch.compile(inner, backend="eager")
+    return Behind(lambda m, x: compiled(x / float(x.max())), inner), cross_entropy, labelled()
+
+
 @innocent("a distance of one's own in a triplet loss")
 def _():
     def loss(m: nn.Module, x: Tensor, y: Tensor) -> Tensor:

@@ -20,6 +20,7 @@ import functools
 import inspect
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any, NoReturn
 
 import torch
@@ -86,15 +87,20 @@ def without_branches(made: Callable[[Any], None]) -> Iterator[None]:
         return run
 
     leaving = ("_remove_batch_dim_impl", "_unwrap_for_grad_impl")
-    eager = torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else None
     with (
         Replaced(*((predispatch, name, told(getattr(predispatch, name))) for name in leaving)),
         guarded(),
         without_checkpoints(),
-        eager or NOTHING,
+        as_written(),
         with_all_masks() if "transformers.masking_utils" in sys.modules else NOTHING,
     ):
         yield
+
+
+def as_written() -> AbstractContextManager:
+    """What torch.compile was given runs as it is."""
+    is_there = "torch._dynamo" in sys.modules
+    return torch.compiler.set_stance("force_eager") if is_there else NOTHING
 
 
 def guarded() -> Replaced:
