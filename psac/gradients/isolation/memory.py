@@ -86,7 +86,7 @@ def refuse_private(reach: Reach, private: Memory) -> None:
         if private.has(value) and not (named and named[-1] not in reach.names):
             raise PrivacyError(
                 f"the loss function reaches {path}, a {type(value).__name__} that lies in the "
-                "private batch or data set: it could see other records. Use the arguments of the function "
-                "alone; it is given one record. What else it needs, such as a number of classes, "
-                "give it as a value."
+                "private batch or data set: it could see other records. Use the arguments of the "
+                "function alone; it is given one record. What else it needs, such as a number of "
+                "classes, give it as a value."
             )
