@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import secrets
 import sys
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -130,8 +130,9 @@ class Guard:
         self._refuse_other_parameters(tensors)
         if self._prints is None or self._state is None:
             return
-        changed = self._prints.changed(tensors)
-        names = [name for k, name in enumerate(self._names_of_tensors()) if k in changed]
+        changed, names = self._prints.changed(tensors), []
+        if changed:
+            names = [name for k, name in enumerate(self._names_of_tensors()) if k in changed]
         tensors, numbers = self._parts_of_state()
         before, numbers_before = self._state
         in_state = before.changed(tensors)
@@ -176,26 +177,34 @@ class Guard:
 
     def _parts_of_state(self) -> tuple[list[Tensor], list[Any]]:
         """Tensors and numbers that the optimizer keeps from step to step, such as momentum."""
-        values = [value for _, _, value in self._state_by_name()]
-        tensors = [value for value in values if isinstance(value, Tensor)]
-        return tensors, [value for value in values if isinstance(value, (int, float))]
+        tensors: list[Tensor] = []
+        numbers: list[Any] = []
+        for _, value in self._values_of_state():
+            if isinstance(value, Tensor):
+                tensors.append(value)
+            elif isinstance(value, (int, float)):
+                numbers.append(value)
+        return tensors, numbers
 
     def _names_of_state(self) -> list[str]:
         """In the order of the tensors."""
         return [
             f"the optimizer's {key} of {self._names.get(id(parameter), 'a parameter')}"
-            for parameter, key, value in self._state_by_name()
+            for parameter, state in self.optimizer.state.items()
+            for key, value in self._values_of_state([state])
             if isinstance(value, Tensor)
         ]
 
-    def _state_by_name(self) -> list[tuple[Any, str, Any]]:
-        """Parameter, name and value; of a list, each of its values."""
-        return [
-            (parameter, key, part)
-            for parameter, state in self.optimizer.state.items()
-            for key, value in state.items()
-            for part in (value if isinstance(value, (list, tuple)) else (value,))
-        ]
+    def _values_of_state(self, states: Iterable[Any] | None = None) -> list[tuple[str, Any]]:
+        """By name; of a list, each of its values."""
+        found: list[tuple[str, Any]] = []
+        for state in self.optimizer.state.values() if states is None else states:
+            for key, value in state.items() if isinstance(state, dict) else ():
+                if isinstance(value, (list, tuple)):
+                    found += [(key, part) for part in value]
+                else:
+                    found.append((key, value))
+        return found
 
     def _refuse_strangers(self, known: Container[int]) -> None:
         """Raises for what the optimizer would train that is not known, by its id."""
@@ -265,8 +274,9 @@ class Guard:
     def _refuse_changes_of_hooks(self) -> None:
         if self._after_prints is not None and self._after_prints.changed(self._watched()):
             raise PrivacyError(
-                "a hook after optimizer.step has changed the model. If the change is public, make "
-                "it after private.step, within `with private.public_change():`."
+                "a hook after optimizer.step has changed the model, or the optimizer's state. If "
+                "the change is public, make it after private.step, within `with "
+                "private.public_change():`."
             )
 
     def _watched(self) -> list[Tensor]:

@@ -6,6 +6,7 @@ are then read in part, a part of its own at each turn, and small ones as a whole
 
 from __future__ import annotations
 
+import operator
 import secrets
 from collections.abc import Iterable, Sequence
 
@@ -116,11 +117,13 @@ class Marks:
         """The numbers of those that are not what they were."""
         if len(tensors) != len(self._tensors):
             return set(range(max(len(tensors), len(self._tensors))))
-        found = {
-            k
-            for k, (now, was) in enumerate(zip(tensors, self._tensors, strict=True))
-            if now is not was or now._version != self._versions[k]
-        }
+        found = set()
+        versions = [t._version for t in tensors]
+        if versions != self._versions or not all(map(operator.is_, tensors, self._tensors)):
+            now = zip(tensors, versions, strict=True)
+            before = zip(self._tensors, self._versions, strict=True)
+            pairs = enumerate(zip(now, before, strict=True))
+            found = {k for k, ((t, v), (was, w)) in pairs if t is not was or v != w}
         sums = zip(checksums(tensors[self._read]), self._sums, strict=True)
         places = range(len(tensors))[self._read]
         return found | {places[k] for k, (now, was) in enumerate(sums) if now != was}
