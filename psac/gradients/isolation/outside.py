@@ -13,6 +13,7 @@ Left to others: what no walk over objects reaches (files, other threads, librari
 from __future__ import annotations
 
 import array
+import itertools
 import operator
 import secrets
 import weakref
@@ -220,6 +221,14 @@ class Snapshot:
         self._contents: list[tuple[Any, Any]] = []
         for path, value in reach.found:
             self._watch(path, value, self.leaves.get(path))
+        self._flatten()
+
+    def _flatten(self) -> None:
+        """All stores end to end, so that they are compared in one go."""
+        self._all_stores = [store for store, *_ in self._stores]
+        self._sizes = list(map(len, self._all_stores))
+        self._all_keys = [key for _, keys, _, _ in self._stores for key in keys]
+        self._all_values = [value for _, _, values, _ in self._stores for value in values]
 
     def _watch(self, path: str, value: Any, content: Any) -> None:
         """Where it shows at a glance that `value` is not what it was."""
@@ -273,7 +282,9 @@ class Snapshot:
             and not any(map(len, self._empty))
             and all(type(value) is kind for value, kind in self._classes)
             and all(t.requires_grad is r and grad_of(t) is g for t, r, g in self._grads)
-            and all(map(is_same_store, self._stores))
+            and list(map(len, self._all_stores)) == self._sizes
+            and all(map(operator.is_, in_all(self._all_stores), self._all_values))
+            and list(itertools.chain.from_iterable(self._all_stores)) == self._all_keys
             and all(content_of_cell(cell) is value for cell, value in self._cells)
             and all(store.get(name, MISSING) is value for store, name, value in self._names)
             and all(are_same(parts_in(value), before) for value, before in self._parts)
@@ -294,6 +305,7 @@ class Snapshot:
                     found.append(path.format(key))
                     self.leaves[found[-1]] = leaf_of(now)
                 values[k] = now
+        self._flatten()
         return found
 
     def difference(self, later: Snapshot) -> list[str]:
@@ -319,6 +331,10 @@ def parts_in(value: Any) -> list[Any]:
 def is_same_store(entry: tuple[dict, list[Any], list[Any], str]) -> bool:
     store, keys, values, _ = entry
     return list(store) == keys and all(map(operator.is_, store.values(), values))
+
+
+def in_all(stores: Iterable[dict]) -> Iterable[Any]:
+    return itertools.chain.from_iterable(map(dict.values, stores))
 
 
 def are_same(first: list[Any], second: list[Any]) -> bool:
