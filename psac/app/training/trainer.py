@@ -21,14 +21,13 @@ Guarantees:
 
 from __future__ import annotations
 
-import contextlib
 import os
 import warnings
 from collections.abc import Mapping
 from typing import Any
 
 from psac.accounting import PrivacyWarning
-from psac.accounting.pricing import LARGE_EPSILON, quietly
+from psac.accounting.pricing import LARGE_EPSILON, quietly, with_warning
 from psac.app.training.assembly import (
     device_of,
     follow_schedule,
@@ -201,9 +200,9 @@ class Trainer:
 
     def _planned_epsilon(self) -> float:
         """The planned epsilon; warns of a large one unless the calibration has done so."""
-        warned = self.recipe.epsilon is not None
-        with quietly() if warned else contextlib.nullcontext():
-            return self.private.planned_epsilon()
+        with quietly():  # make_private has warned of a large delta
+            epsilon = self.private.planned_epsilon()
+        return epsilon if self.recipe.epsilon is not None else with_warning(epsilon)
 
     def _note_warnings(self) -> None:
         """Writes new warnings to the log, and notes in the ledger that there were some."""
