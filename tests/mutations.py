@@ -486,8 +486,8 @@ MUTATIONS = (
         (
             (
                 "gradients/rules/selection.py",
-                "total = torch.where(of_rows, values, 0).sum(axes, keep)",
-                "total = values.sum(axes, keep)",
+                "counted = torch.where(of_rows, values, 0)",
+                "counted = values",
             ),
         ),
         (

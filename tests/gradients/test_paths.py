@@ -288,3 +288,87 @@ def test_torch_cond_is_a_branch():
     model, x = nn.Linear(4, 3), torch.randn(6, 4)
     norms = [psac.per_sample_norms(model, loss, x) for loss in (by_cond, by_hand)]
     assert torch.equal(*norms)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_the_mean_of_rows_is_added_in_single_precision(dtype):
+    """70000 numbers are more than half precision can count."""
+
+    def loss(model: nn.Module, x: Tensor, mask: Tensor) -> Tensor:
+        return model(x).to(dtype)[mask].square().mean().float()
+
+    torch.manual_seed(0)
+    model, x, mask = nn.Linear(4, 256), torch.randn(3, 300, 4), torch.rand(3, 300) < 0.99
+    evaluation = Evaluator(model)(loss, (x, mask))
+    assert evaluation.way == "vmap"
+    assert not evaluation.paths
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script")
+def test_what_was_selected_in_a_first_batch_does_not_decide_about_later_ones():
+    """All rows count in the first batch, so that the self-check cannot see which do."""
+
+    @torch.jit.script
+    def mean(classes: Tensor) -> Tensor:
+        return classes.float().mean()
+
+    def derived(model: nn.Module, x: Tensor, mask: Tensor, y: Tensor) -> Tensor:
+        return torch.func.grad(lambda rows: model(rows).sum())(x[mask]).square().sum()
+
+    def scripted(model: nn.Module, x: Tensor, mask: Tensor, y: Tensor) -> Tensor:
+        return model(x).exp().sum() * mean(y[mask])
+
+    (x, masks), model = some_masks(), nn.Linear(2, 3)
+    y = torch.randint(1, 9, masks.shape)
+    for loss in (derived, scripted):
+        evaluator = Evaluator(model)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", psac.SlowPathWarning)
+            for mask in (torch.ones_like(masks), masks):
+                total = ClippedSum(evaluator, psac.PSAC(r=0.1))
+                norms = total.add(loss, (x, mask, y)).norms
+        expected = oracles.norms(oracles.gradients(model, loss, (x, masks, y)))
+        torch.testing.assert_close(norms.double(), expected, rtol=1e-4, atol=1e-6)
+
+
+def test_a_hidden_state_of_any_size_opens_no_cell_behind_the_last_step():
+    torch.manual_seed(0)
+    model = nn.LSTM(2, 16, batch_first=True)
+    with torch.no_grad():
+        model.weight_hh_l0[:32] *= 1e6
+
+    def loss(model: nn.Module, x: Tensor, length: Tensor) -> Tensor:
+        packed = nn.utils.rnn.pack_padded_sequence(x, length, True, enforce_sorted=False)
+        _, (hidden, cell) = model(packed)
+        return cell.square().sum() + hidden.sum()
+
+    x, lengths = torch.randn(4, 6, 2), torch.tensor([2, 6, 3, 6])
+    evaluator = Evaluator(model)
+    evaluator(loss, (x, torch.full_like(lengths, 6)))
+    losses = evaluator(loss, (x, lengths)).losses
+    expected = [loss(model, x[k : k + 1], lengths[k : k + 1]).item() for k in range(4)]
+    torch.testing.assert_close(losses, torch.tensor(expected), rtol=1e-3, atol=1e-3)
+
+
+def test_numbers_on_the_edges_of_intervals_are_counted_as_torch_does():
+    model, x = nn.Linear(1, 1), torch.arange(300).view(3, 100).remainder(301) / 100
+
+    def loss(model: nn.Module, x: Tensor) -> Tensor:
+        counts = torch.histc(x, bins=20, min=0, max=3)
+        return (model.weight * counts * torch.arange(20.0)).sum()
+
+    evaluation = Evaluator(model)(loss, (x,))
+    assert evaluation.way == "vmap"
+
+
+def test_a_gradient_of_a_gradient_through_packed_sequences_is_not_left_out():
+    def loss(model: nn.Module, x: Tensor, length: Tensor) -> Tensor:
+        x = x.clone().requires_grad_()
+        packed = nn.utils.rnn.pack_padded_sequence(x, length, True, enforce_sorted=False)
+        (grad,) = torch.autograd.grad(model(packed)[1].sum(), x, create_graph=True)
+        return grad.square().sum()
+
+    model = nn.RNN(2, 4, batch_first=True)
+    evaluator = Evaluator(model)
+    with pytest.warns(psac.SlowPathWarning, match="Batching rule not implemented"):
+        evaluator(loss, (torch.randn(4, 6, 2), torch.tensor([2, 6, 3, 6])))

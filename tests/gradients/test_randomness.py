@@ -78,7 +78,7 @@ MODELS = {
 
 OF_WEIGHTS = {
     "noise_like_weights": lambda: raw(
-        lambda m, x: x @ (m.w + m.s.exp() * torch.randn_like(m.w)), w=(8, 3), s=(8, 3)
+        lambda m, x: x @ (m.w + m.s.exp() * torch.randn_like(input=m.w)), w=(8, 3), s=(8, 3)
     ),
     "numbers_like_weights": lambda: raw(
         lambda m, x: x @ (m.w * torch.rand_like(m.w) * torch.randint_like(m.w, 1, 9)), w=(8, 3)

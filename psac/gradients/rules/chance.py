@@ -63,11 +63,11 @@ def number(draw: Callable[..., Any]) -> Callable[..., Any]:
 def like(draw: Callable[..., Tensor]) -> Callable[..., Any]:
     """The rule of torch.randn_like and the like."""
 
-    def rule(rec: Recorder, tensor: Tensor, *args: Any, **settings: Any) -> Any:
-        if any(are_records(tensor)) or not tensor.requires_grad or not rec.serves(tensor):
+    def rule(rec: Recorder, input: Tensor, *args: Any, **settings: Any) -> Any:
+        if any(are_records(input)) or not input.requires_grad or not rec.serves(input):
             return NotImplemented
         with physically():
-            value = draw(tensor, *args, **settings)
+            value = draw(input, *args, **settings)
         rec.watch.made(value)
         return value
 

@@ -27,7 +27,6 @@ from psac.gradients.kernels.loops import Loops, loops
 
 sigmoid_backward = torch.ops.aten.sigmoid_backward.default
 tanh_backward = torch.ops.aten.tanh_backward.default
-CLOSED = 1e4  # what a gate of 0 or 1 is the sigmoid of, whatever is added by a hidden state
 
 
 class Weights(NamedTuple):
@@ -89,8 +88,9 @@ class Lstm(torch.autograd.Function):
         if weights.hidden_bias is not None:
             gates.add_(weights.hidden_bias)
         if ended is not None:
-            gates[..., :width].masked_fill_(ended, -CLOSED)
-            gates[..., width : 2 * width].masked_fill_(ended, CLOSED)
+            closed = torch.finfo(gates.dtype).max / 2  # whatever a hidden state adds
+            gates[..., :width].masked_fill_(ended, -closed)
+            gates[..., width : 2 * width].masked_fill_(ended, closed)
         states, cells = room_for_states(hidden, steps), room_for_states(cell, steps)
         squashed = torch.empty_like(cells[1:])
         full = states[1:] if weights.projection is None else torch.empty_like(squashed)

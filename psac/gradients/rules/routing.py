@@ -80,7 +80,8 @@ def histc(rec: Recorder, input: Tensor, bins: int = 100, min: float = 0, max: fl
         return NotImplemented
     with physically():
         values = rec.physical(input).detach().reshape(rec.num_samples, -1)
-        places = ((values - min) * (bins / (max - min))).long().clamp(max=bins - 1)
+        # in the order in which torch rounds
+        places = ((values - min) * bins / (max - min)).long().clamp(max=bins - 1)
         counts = values.new_zeros(rec.num_samples, bins)
         inside = (values >= min) & (values <= max)
         counts.scatter_add_(1, places.clamp(min=0), inside.to(counts.dtype))

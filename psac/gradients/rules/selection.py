@@ -12,7 +12,8 @@ Guarantees:
 - A record's rows are computed from that record; shapes follow from no values.
 - What uses the rows in any other way (asks for their number, mixes them, writes to them) stops the
   evaluation by `NeedsShapes`, and the function runs again path by path.
-- Code that no function mode sees (torch.jit) finds nothing but NaN: its record is computed alone.
+- Code that no function mode sees (torch.jit) finds nothing but NaN, or whole numbers that nobody
+  uses: its record is computed alone, or the self-check tells.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch._C import _functorch  # type: ignore[attr-defined]
 
+from psac.gradients.errors import PrivacyError
 from psac.gradients.rules.physical import are_records, physically
 
 if TYPE_CHECKING:
@@ -47,6 +49,8 @@ POINTWISE = frozenset(
         *("detach", "clone", "contiguous"),
     }
 )
+CONVERSIONS = frozenset({Tensor.__float__, Tensor.__int__, Tensor.__bool__})
+LIKE = frozenset({"to", "type_as"})  # the result is the first argument, in the other's type
 TOLD = frozenset({"dim", "ndimension", "is_floating_point", "is_complex", "get_device"})
 ATTRIBUTES = frozenset({"dtype", "device", "requires_grad", "ndim", "layout", "is_cuda"})
 TERMS = frozenset(
@@ -81,7 +85,8 @@ def selected(rec: Recorder, input: Tensor, mask: Any) -> Any:
     if not 0 < k <= input.dim() or mask.shape != input.shape[:k] or not mask.numel():
         return NotImplemented
     with physically():
-        rows, counted = rec.physical(input).flatten(1, k), rec.physical(mask).flatten(1)
+        rows = rec.physical(input).flatten(1, k)
+        counted = rec.physical(mask).flatten(1).clone()  # the function may write to its mask
         known = [s.mask for s in rec.selected.values()]
         same = (m for m in known if torch.equal(rec.physical(m), counted))
         of_rows = counted.view(*counted.shape, *[1] * (rows.dim() - 2))
@@ -116,9 +121,19 @@ def shown(rec: Recorder, rows: Tensor, mask: Tensor) -> Tensor:
         value = rec.physical(rows)
         if value.is_floating_point():
             value = (value[:, :1] * math.nan).expand_as(value)
+        elif value.dtype is torch.bool:
+            value = value.logical_not()
+        else:
+            value = torch.full_like(value[:, :1], unlikely(value.dtype)).expand_as(value)
         seen = rec.of_records(value)
     rec.selected[id(seen)] = Selection(seen, rows, mask)
     return seen
+
+
+def unlikely(dtype: torch.dtype) -> int:
+    """A number that is no class, place or count."""
+    limits = torch.iinfo(dtype)
+    return limits.min or limits.max
 
 
 def attribute(rec: Recorder, name: str) -> None:
@@ -128,7 +143,10 @@ def attribute(rec: Recorder, name: str) -> None:
 
 def applied(rec: Recorder, func: Any, args: tuple, kwargs: Mapping[str, Any]) -> Any:
     """A function of something selected, or `NotImplemented` if nothing among its arguments is."""
-    parts = [rec.selected[id(t)] for t in nested(args, kwargs) if id(t) in rec.selected]
+    given = nested(args, kwargs)
+    if _functorch.maybe_current_level() != rec.level:
+        given = [within(rec, tensor) for tensor in given]
+    parts = [rec.selected[id(t)] for t in given if id(t) in rec.selected]
     if not parts:
         return NotImplemented
     flat = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
@@ -145,12 +163,28 @@ def applied(rec: Recorder, func: Any, args: tuple, kwargs: Mapping[str, Any]) ->
 
         others = [t for t in flat if id(t) not in rec.selected]
         args, kwargs = tuple(map(plain, args)), {k: plain(v) for k, v in kwargs.items()}
+        if not args and "input" in kwargs:
+            args = (kwargs.pop("input"),)
         dims = [part.rows.dim() for part in parts]
         with rec:
-            result = Call(rec, func, args, kwargs, parts[0].mask, dims, others).result()
+            try:
+                result = Call(rec, func, args, kwargs, parts[0].mask, dims, others).result()
+            except (LookupError, RuntimeError, TypeError, ValueError) as error:
+                if rec.stopped is not None or isinstance(error, PrivacyError):
+                    raise
+                # an error of the function's own is raised again by the path that it is on
     if result is NotImplemented:
         rec.stop(NeedsShapes())
     return result
+
+
+def within(rec: Recorder, tensor: Tensor) -> Tensor:
+    """Without what transforms of the user's own (torch.func.grad, ...) put around it."""
+    while _functorch.is_functorch_wrapped_tensor(tensor) and (
+        _functorch.maybe_get_level(tensor) > rec.level
+    ):
+        tensor = _functorch.get_unwrapped(tensor)
+    return tensor
 
 
 def nested(args: tuple, kwargs: Mapping[str, Any]) -> list[Tensor]:
@@ -183,12 +217,16 @@ class Call(NamedTuple):
 
     def result(self) -> Any:
         func, name = self.func, getattr(self.func, "__name__", "")
+        if func in CONVERSIONS:
+            return NotImplemented
         if name.startswith("__"):
             name = name[2:-2]
         if name in TOLD:
             return func(*self.args, **self.kwargs)
         if name == "where" and len(self.args) != 3:
             return NotImplemented
+        if name in LIKE and any(self.args[0] is other for other in self.others):
+            return self.func(*self.args, **self.kwargs)
         if name in POINTWISE:
             return self.of_rows() if self.fit() else NotImplemented
         if func in TERMS:
@@ -222,11 +260,13 @@ class Call(NamedTuple):
     ) -> Tensor:
         """Over axes of which the first is that of rows."""
         of_rows = self.mask.view(-1, *[1] * (values.dim() - 1))
-        total = torch.where(of_rows, values, 0).sum(axes, keep)
+        counted = torch.where(of_rows, values, 0)
         if not mean:
-            return total
+            return counted.sum(axes, keep)
         others = math.prod(values.shape[k] for k in axes if k)
-        return total / (self.mask.sum().to(values.dtype) * others)
+        exact = torch.promote_types(values.dtype, torch.float32)  # as torch's own mean
+        total = counted.sum(axes, keep, dtype=exact)
+        return (total / (self.mask.sum().to(exact) * others)).to(values.dtype)
 
     def terms(self) -> Any:
         """A loss that is a mean or a sum of terms."""
@@ -331,7 +371,7 @@ def recurrent_layer(call: Call) -> Any:
     if scan is None or len(call.args) < 9 or call.kwargs:
         return NotImplemented
     steps, sizes, hx, params, biases, layers, dropout, train, both = call.args
-    if any(are_records(sizes)) or (dropout and train and layers > 1):
+    if any(are_records(sizes)) or (dropout and train and layers > 1) or call.rec.only_copies:
         return NotImplemented
     length, rows = call.mask.sum(), steps.unsqueeze(1)
     result = scan(

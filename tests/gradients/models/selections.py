@@ -91,6 +91,34 @@ selection(SELECTED, "mse_loss", lambda _, out, y, m: nn.MSELoss()(out[m], 0 * ou
 selection(
     SELECTED, "huber_loss", lambda _, out, y, m: F.huber_loss(out[m], 2 * out[m], reduction="sum")
 )
+ordinary("keyword", lambda rows: torch.mean(input=rows.square()))
+ordinary("type_of_rows", lambda rows: (torch.tensor([0.5, 1, 2]).to(rows) * rows.exp()).mean())
+ordinary("one_number_like_rows", lambda rows: (torch.tensor(2).type_as(rows) * rows).exp().sum())
+selection(
+    SELECTED,
+    "weights_like_rows",
+    lambda model, out, y, m: (
+        out[m].exp().mean() + model.norm.weight.view(1, 3).type_as(out[m]).square().sum()
+    ),
+)
+
+
+def with_written_mask(model: nn.Module, out: Tensor, y: Tensor, mask: Tensor) -> Tensor:
+    """What was selected stays as it was when the mask changes."""
+    mask = mask.clone()
+    rows = out.detach()[mask]
+    mask.logical_not_()
+    return model.head(rows).exp().sum()
+
+
+selection(SELECTED, "then_mask_is_written", with_written_mask)
+selection(
+    PARTED,
+    "in_a_gradient",
+    lambda model, out, y, m: (
+        torch.func.grad(lambda rows: (rows * model.norm.weight).sum())(out[m]).exp().sum()
+    ),
+)
 selection(PARTED, "number", lambda _, out, y, m: out[m].square().sum() / len(out[m]) ** 2)
 selection(PARTED, "shape", lambda _, out, y, m: out[m].square().sum() / out[m].shape[0])
 selection(PARTED, "mixed", lambda _, out, y, m: out[m].cumsum(0).square().sum())
