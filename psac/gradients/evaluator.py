@@ -165,7 +165,9 @@ class Evaluator:
             self._trusted.add(evaluation.signature)
 
     def _compare(self, loss: LossFunction, batch: Any) -> None:
+        watch = self.vectorized.watch
         apart = distance(self.vectorized, loss, batch)
+        self.vectorized.watch.join(watch)
         allowed = tolerance(self.vectorized)
         if not apart <= allowed:
             raise NotVectorized(

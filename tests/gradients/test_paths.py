@@ -372,3 +372,17 @@ def test_a_gradient_of_a_gradient_through_packed_sequences_is_not_left_out():
     evaluator = Evaluator(model)
     with pytest.warns(psac.SlowPathWarning, match="Batching rule not implemented"):
         evaluator(loss, (torch.randn(4, 6, 2), torch.tensor([2, 6, 3, 6])))
+
+
+def test_what_each_path_reads_is_known_from_the_first_step_on():
+    """The self-check runs each path once more; what one of them reads is no news to another."""
+    shares, net = (torch.ones(2), torch.full((2,), 2.0)), nn.Linear(2, 1)
+
+    def loss(model: nn.Module, x: Tensor) -> Tensor:
+        return model(x * shares[int(x.sum() > 0)]).square().sum()
+
+    evaluator, x = Evaluator(net), torch.randn(8, 2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(3):
+            evaluator(loss, x)

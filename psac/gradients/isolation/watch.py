@@ -83,6 +83,12 @@ class Watch:
         constants = {id(t): t for t in alive(self._constants) if not is_wrapped(t)}
         return [t for t in constants.values() if storage_of(t) == place]
 
+    def join(self, earlier: Watch) -> None:
+        """Takes in what another call of the same function has read and left."""
+        if earlier is not self:
+            self.read = [*earlier.read, *self.read]
+            self._records = [*earlier._records, *self._records]
+
     def remains(self) -> list[Tensor]:
         """Tensors of records that somebody still holds, though the call is over."""
         for generation in (None, 0, 2):  # cycles of references are nobody's
