@@ -125,14 +125,14 @@ def _words(best: RunSnapshot, total: TotalCost, tuned: float | None, plan: Sweep
     alone = (
         f"The best run is {best.name}. Without the search, its epsilon is {price(best.epsilon)}."
     )
+    not_covered = HELD_OUT if best.on_private_records else ""
     if tuned is None:
         return (
             f"{alone} Choosing the best of a grid uses all runs. {total.sentence} Random search "
-            "(--range) costs less."
+            f"(--range) costs less.{not_covered}"
         )
     return (
         f"{alone} As the best of a random number of runs, {plan.expected_runs:g} on average, its "
         f"epsilon is {price(tuned)}, if nothing about the others is ever released: not this table, "
-        f"and not even their number. {total.sentence}"
-        f"{HELD_OUT if best.on_private_records else ''}"
+        f"and not even their number. {total.sentence}{not_covered}"
     )

@@ -145,9 +145,11 @@ def test_a_random_sweep_states_its_price_and_keeps_its_draws(call, place, at_onc
     assert "holds another sweep" in other.message
 
 
-def test_choosing_by_held_out_records_is_not_covered(call, place, at_once):
-    words = ("--range", "r=0.1:1", "--expected-runs", "1.1", "--validation-fraction", "0.3")
-    done = call("sweep", "mine.toml", *SHORT, *words)
+@pytest.mark.parametrize(
+    "search", [("--range", "r=0.1:1", "--expected-runs", "1.1"), ("--try", "r=0.1,0.5")]
+)
+def test_choosing_by_held_out_records_is_not_covered(call, place, at_once, search):
+    done = call("sweep", "mine.toml", *SHORT, *search, "--validation-fraction", "0.3")
     text = " ".join(done.out.split())
     assert "that choice is not covered" in text
     assert "NOT private" in text
