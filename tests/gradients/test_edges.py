@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -146,3 +147,24 @@ def test_several_records_may_be_out_of_range_at_once():
     sums = total.collect()
     for name, value in oracles.weighted_sum(gradients, weights).items():
         torch.testing.assert_close(sums[name].double(), value, rtol=1e-4, atol=1e-5)
+
+
+def test_an_operator_in_the_place_of_another_is_seen():
+    """As many kernels are registered as before."""
+    refused = []
+    for name in ("first", "second"):
+        library = torch.library.Library(f"psac_tests_{name}", "DEF")
+        library.define("twice(Tensor x) -> Tensor")
+        library.impl("twice", lambda x: 2 * x, "CPU")
+        operator = getattr(torch.ops, f"psac_tests_{name}").twice
+
+        def loss(model: nn.Module, x: Tensor, operator: Any = operator) -> Tensor:
+            return model(operator(x)).square().sum()
+
+        for _ in range(2):
+            try:
+                psac.per_sample_norms(nn.Linear(2, 1), loss, (torch.ones(3, 2),))
+            except psac.PrivacyError as error:
+                refused.append(f"psac_tests_{name}::twice" in str(error))
+        library._destroy()
+    assert refused == [True] * 4
