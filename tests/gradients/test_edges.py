@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -156,3 +157,24 @@ def test_a_key_of_the_batch_that_is_the_name_of_the_models_argument_is_named(bat
     total = ClippedSum(Evaluator(nn.Linear(4, 3)), psac.PSAC())
     with pytest.raises(TypeError, match="The model goes to 'model': rename that argument, or"):
         total.add(loss, {"model": torch.randn(5, 4), "x": torch.randn(5, 4)}, batched=batched)
+
+
+def test_an_operator_in_the_place_of_another_is_seen():
+    """As many kernels are registered as before."""
+    refused = []
+    for name in ("first", "second"):
+        library = torch.library.Library(f"psac_tests_{name}", "DEF")
+        library.define("twice(Tensor x) -> Tensor")
+        library.impl("twice", lambda x: 2 * x, "CPU")
+        operator = getattr(torch.ops, f"psac_tests_{name}").twice
+
+        def loss(model: nn.Module, x: Tensor, operator: Any = operator) -> Tensor:
+            return model(operator(x)).square().sum()
+
+        for _ in range(2):
+            try:
+                psac.per_sample_norms(nn.Linear(2, 1), loss, (torch.ones(3, 2),))
+            except psac.PrivacyError as error:
+                refused.append(f"psac_tests_{name}::twice" in str(error))
+        library._destroy()
+    assert refused == [True] * 4

@@ -53,12 +53,8 @@ CONVERSIONS = frozenset({Tensor.__float__, Tensor.__int__, Tensor.__bool__})
 LIKE = frozenset({"to", "type_as"})  # the result is the first argument, in the other's type
 TOLD = frozenset({"dim", "ndimension", "is_floating_point", "is_complex", "get_device"})
 ATTRIBUTES = frozenset({"dtype", "device", "requires_grad", "ndim", "layout", "is_cuda"})
-TERMS = frozenset(
-    {
-        *(F.mse_loss, F.l1_loss, F.smooth_l1_loss, F.huber_loss),
-        *(F.binary_cross_entropy, F.binary_cross_entropy_with_logits),
-    }
-)
+WEIGHTED_TERMS = (F.binary_cross_entropy, F.binary_cross_entropy_with_logits)
+TERMS = frozenset({F.mse_loss, F.l1_loss, F.smooth_l1_loss, F.huber_loss, *WEIGHTED_TERMS})
 
 OF_CLASSES = (F.cross_entropy, F.nll_loss)
 OLD_SETTINGS = frozenset({"size_average", "reduce"})
@@ -274,6 +270,8 @@ class Call(NamedTuple):
         reduction = named.pop("reduction", "mean")
         if not OLD_SETTINGS.isdisjoint(named):
             return NotImplemented
+        if named.get("weight") is not None and self.func not in WEIGHTED_TERMS:
+            return NotImplemented  # its mean is over the sum of the weights
         return self.reduced(self.func(**named, reduction="none"), reduction)
 
 
@@ -350,6 +348,8 @@ def linear(call: Call) -> Any:
     least = 2 if call.func is F.linear else 1
     if call.dims < least or not all(any(t is other for other in call.others) for t in tensors):
         return NotImplemented
+    if call.func is F.embedding and call.by_name().get("scale_grad_by_freq"):
+        return NotImplemented  # rows that do not count would be counted
     return call.of_rows()
 
 

@@ -180,7 +180,7 @@ class OnlyRulesOfTorch:
 
     def __enter__(self) -> None:
         self._usual = FUNCTION_RULES[TransformType.Vmap]
-        self._ruled = {op: op._vmap_fn for op in with_own_rules(len(torch.library._impls))}
+        self._ruled = {op: op._vmap_fn for op in with_own_rules()}
         self._falls_back = _functorch._is_vmap_fallback_enabled()
         _functorch._set_vmap_fallback_enabled(self._with_loops)
         FUNCTION_RULES[TransformType.Vmap] = self._rule
@@ -203,9 +203,8 @@ class OnlyRulesOfTorch:
         return self._usual(interpreter, under(self._within, function), *operands, **kwargs)
 
 
-@functools.lru_cache(maxsize=1)
-def with_own_rules(count: int) -> list[Any]:
-    """The operators of `register_vmap`; `count` is of all kernels in Python, theirs too."""
+def with_own_rules() -> list[Any]:
+    """The operators of `register_vmap`."""
     return [op for op in OPDEFS.values() if op._vmap_fn is not None]
 
 
@@ -238,7 +237,7 @@ def refuse_operator_in_python(func: Any, *, is_alone: bool = False) -> None:
         if is_alone:
             return
         raise NotVectorized(f"{name} is an operator in Python, which vmap does not see into")
-    if name in kernels_in_python(len(torch.library._impls)):
+    if name in kernels_in_python():
         raise PrivacyError(
             f"{name} is an operator with a kernel in Python (torch.library.Library.impl): it sees "
             "one record after the other, and psac does not see what it keeps. Call the Python "
@@ -246,11 +245,16 @@ def refuse_operator_in_python(func: Any, *, is_alone: bool = False) -> None:
         )
 
 
+def kernels_in_python() -> frozenset[str]:
+    """Names of operators that somebody gave a kernel in Python."""
+    return names_of_users(frozenset(torch.library._impls))
+
+
 @functools.lru_cache(maxsize=1)
-def kernels_in_python(count: int) -> frozenset[str]:
-    """Names of operators that somebody gave a kernel in Python; `count` is of all that are."""
+def names_of_users(kernels: frozenset[str]) -> frozenset[str]:
+    """Of the operators of kernels that did not come with torch."""
     found = set()
-    for space, name, key in (entry.split("/") for entry in torch.library._impls):
+    for space, name, key in (entry.split("/") for entry in kernels):
         name = name.split(".")[0]
         is_known = name in RULES_OF_TORCH and key == "FuncTorchBatched"
         if space not in OF_TORCH:
@@ -264,7 +268,7 @@ def kernels_in_python(count: int) -> frozenset[str]:
 
 def refuse_overridden_operators() -> None:
     """Of torch's own operators, those that were given another kernel in Python."""
-    changed = [n for n in kernels_in_python(len(torch.library._impls)) if n.startswith("aten::")]
+    changed = [n for n in kernels_in_python() if n.startswith("aten::")]
     if changed:
         raise PrivacyError(
             f"{', '.join(sorted(changed)[:5])}: torch's own operator has another kernel in Python "

@@ -119,6 +119,20 @@ selection(
         torch.func.grad(lambda rows: (rows * model.norm.weight).sum())(out[m]).exp().sum()
     ),
 )
+selection(
+    PARTED,
+    "weighted_terms",
+    lambda _, out, y, m: F.mse_loss(
+        out[m].sum(1), 0 * out[m].sum(1), weight=out[m].sum(1).detach().exp()
+    ),
+)
+selection(
+    PARTED,
+    "words_by_frequency",
+    lambda model, out, y, m: (
+        F.embedding(y[m], model.words.weight, scale_grad_by_freq=True).exp().sum() + out.sum()
+    ),
+)
 selection(PARTED, "number", lambda _, out, y, m: out[m].square().sum() / len(out[m]) ** 2)
 selection(PARTED, "shape", lambda _, out, y, m: out[m].square().sum() / out[m].shape[0])
 selection(PARTED, "mixed", lambda _, out, y, m: out[m].cumsum(0).square().sum())
