@@ -14,6 +14,12 @@ from psac.app.training.recipe import CHOICES, FLAGS, NEEDED, RANGES, TABLES, WHO
 from psac.sampling import SCHEMES
 
 HEAD = ["| setting | default | values | |", "|---|---|---|---|"]
+INTERVALS = {
+    "(0, inf)": "above 0",
+    "[0, inf)": "0 or above",
+    "(0, 1)": "above 0 and below 1",
+    "[0, 1)": "from 0 to below 1",
+}
 BUDGET = ("epsilon", "noise_multiplier")
 
 
@@ -43,7 +49,7 @@ def _values(name: str) -> str:
     if name in WHOLE:
         return f"an integer, {WHOLE[name]} or above"
     if name in RANGES:
-        return f"a number {RANGES[name]}"
+        return f"a number {INTERVALS[RANGES[name]]}"
     if name in FLAGS:
         return "`true` or `false`"
     return "a table" if name in TABLES else "a text"

@@ -41,6 +41,8 @@ LEFT_TO_TORCH = {
     "inner_vmap",
     "jacobian",
     "product_with_the_hessian",
+    "selected_in_a_gradient",
+    "selected_words_by_frequency",
     "slopes_of_slopes",
 }
 

@@ -165,7 +165,7 @@ def test_an_occupied_folder_is_a_failure_and_says_how_to_go_on(call, place):
         (("mine.toml", "--data", "fashon-mnist"), "Did you mean 'fashion-mnist'?"),
         (("mine.toml", "--model", "resnet"), "Did you mean 'resnet9'?"),
         (("mine.toml", "--sampling", "poison"), "Did you mean 'poisson'?"),
-        (("mine.toml", "--epochs", "-1"), "Invalid value: --epochs is -1.0: it must be finite"),
+        (("mine.toml", "--epochs", "-1"), "Invalid value: --epochs is -1.0: allowed is"),
         (("mine.toml", "--batch-size", "0"), "Invalid value: --batch-size is 0"),
         ((*DIRECT, "--r", "-1"), "Invalid value: --r is -1.0"),
         (("--run", "nothere", "--resume"), "nothere holds no run to resume"),
