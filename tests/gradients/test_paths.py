@@ -288,7 +288,7 @@ def test_the_mean_of_rows_is_added_in_single_precision(dtype):
     assert not evaluation.paths
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit.script")
+@pytest.mark.filterwarnings("ignore:.*torch.jit.(script|trace)")
 def test_what_was_selected_in_a_first_batch_does_not_decide_about_later_ones():
     """All rows count in the first batch, so that the self-check cannot see which do."""
 
@@ -302,17 +302,20 @@ def test_what_was_selected_in_a_first_batch_does_not_decide_about_later_ones():
     def scripted(model: nn.Module, x: Tensor, mask: Tensor, y: Tensor) -> Tensor:
         return model(x).exp().sum() * mean(y[mask])
 
+    traced = torch.jit.trace(lambda rows: rows.relu().sum(), torch.randn(2, 3))
+
+    def by_trace(model: nn.Module, x: Tensor, mask: Tensor, y: Tensor) -> Tensor:
+        return model(x).exp().sum() + traced(model(x)[mask])
+
     (x, masks), model = some_masks(), nn.Linear(2, 3)
     y = torch.randint(1, 9, masks.shape)
-    for loss in (derived, scripted):
+    for loss in (derived, scripted, by_trace):
         evaluator = Evaluator(model)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", psac.SlowPathWarning)
-            for mask in (torch.ones_like(masks), masks):
-                total = ClippedSum(evaluator, psac.PSAC(r=0.1))
-                norms = total.add(loss, (x, mask, y)).norms
+        for mask in (torch.ones_like(masks), torch.ones_like(masks), masks):
+            sensitive = ClippedSum(evaluator, psac.PSAC(r=0.1)).add(loss, (x, mask, y))
+            assert sensitive.way == "vmap"
         expected = oracles.norms(oracles.gradients(model, loss, (x, masks, y)))
-        torch.testing.assert_close(norms.double(), expected, rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(sensitive.norms.double(), expected, rtol=1e-4, atol=1e-6)
 
 
 def test_a_hidden_state_of_any_size_opens_no_cell_behind_the_last_step():
