@@ -359,3 +359,20 @@ def test_a_gradient_of_a_gradient_through_packed_sequences_is_not_left_out():
     evaluator = Evaluator(model)
     with pytest.warns(psac.SlowPathWarning, match="Batching rule not implemented"):
         evaluator(loss, (torch.randn(4, 6, 2), torch.tensor([2, 6, 3, 6])))
+
+
+def test_experts_compute_in_the_precision_that_torch_gives_them():
+    found = []
+
+    def loss(model: nn.Module, x: Tensor) -> Tensor:
+        ends = torch.tensor([3, 8], dtype=torch.int32) + 0 * x[0, :2, 0].int()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            y = torch._grouped_mm(x[0], model.weight.expand(2, 8, 8), offs=ends)
+        found.append(y.dtype)
+        return y.float().square().sum()
+
+    model, x = nn.Linear(8, 8, bias=False), torch.randn(4, 8, 8)
+    loss(model, x[:1])
+    Evaluator(model).vectorized.evaluate(loss, (x,))
+    assert len(found) == 2
+    assert len(set(found)) == 1
