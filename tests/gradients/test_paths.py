@@ -304,7 +304,7 @@ def test_the_mean_of_rows_is_added_in_single_precision(dtype):
     assert not evaluation.paths
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit.script")
+@pytest.mark.filterwarnings("ignore:.*torch.jit.(script|trace)")
 def test_what_was_selected_in_a_first_batch_does_not_decide_about_later_ones():
     """All rows count in the first batch, so that the self-check cannot see which do."""
 
@@ -318,17 +318,20 @@ def test_what_was_selected_in_a_first_batch_does_not_decide_about_later_ones():
     def scripted(model: nn.Module, x: Tensor, mask: Tensor, y: Tensor) -> Tensor:
         return model(x).exp().sum() * mean(y[mask])
 
+    traced = torch.jit.trace(lambda rows: rows.relu().sum(), torch.randn(2, 3))
+
+    def by_trace(model: nn.Module, x: Tensor, mask: Tensor, y: Tensor) -> Tensor:
+        return model(x).exp().sum() + traced(model(x)[mask])
+
     (x, masks), model = some_masks(), nn.Linear(2, 3)
     y = torch.randint(1, 9, masks.shape)
-    for loss in (derived, scripted):
+    for loss in (derived, scripted, by_trace):
         evaluator = Evaluator(model)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", psac.SlowPathWarning)
-            for mask in (torch.ones_like(masks), masks):
-                total = ClippedSum(evaluator, psac.PSAC(r=0.1))
-                norms = total.add(loss, (x, mask, y)).norms
+        for mask in (torch.ones_like(masks), torch.ones_like(masks), masks):
+            sensitive = ClippedSum(evaluator, psac.PSAC(r=0.1)).add(loss, (x, mask, y))
+            assert sensitive.way == "vmap"
         expected = oracles.norms(oracles.gradients(model, loss, (x, masks, y)))
-        torch.testing.assert_close(norms.double(), expected, rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(sensitive.norms.double(), expected, rtol=1e-4, atol=1e-6)
 
 
 def test_a_hidden_state_of_any_size_opens_no_cell_behind_the_last_step():
@@ -374,6 +377,7 @@ def test_a_gradient_of_a_gradient_through_packed_sequences_is_not_left_out():
         evaluator(loss, (torch.randn(4, 6, 2), torch.tensor([2, 6, 3, 6])))
 
 
+<<<<<<< HEAD
 def test_what_each_path_reads_is_known_from_the_first_step_on():
     """The self-check runs each path once more; what one of them reads is no news to another."""
     shares, net = (torch.ones(2), torch.full((2,), 2.0)), nn.Linear(2, 1)
@@ -386,3 +390,20 @@ def test_what_each_path_reads_is_known_from_the_first_step_on():
         warnings.simplefilter("error")
         for _ in range(3):
             evaluator(loss, x)
+=======
+def test_experts_compute_in_the_precision_that_torch_gives_them():
+    found = []
+
+    def loss(model: nn.Module, x: Tensor) -> Tensor:
+        ends = torch.tensor([3, 8], dtype=torch.int32) + 0 * x[0, :2, 0].int()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            y = torch._grouped_mm(x[0], model.weight.expand(2, 8, 8), offs=ends)
+        found.append(y.dtype)
+        return y.float().square().sum()
+
+    model, x = nn.Linear(8, 8, bias=False), torch.randn(4, 8, 8)
+    loss(model, x[:1])
+    Evaluator(model).vectorized.evaluate(loss, (x,))
+    assert len(found) == 2
+    assert len(set(found)) == 1
+>>>>>>> attack2

@@ -44,6 +44,8 @@ LEFT_TO_TORCH = {
     "selected_in_a_gradient",
     "selected_words_by_frequency",
     "slopes_of_slopes",
+    "selected_in_a_gradient",  # another transform
+    "selected_words_by_frequency",  # its rows are divided by how often a record has them
 }
 
 

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from psac.gradients.contributions.routed import Routed
-from psac.gradients.precision import as_autocast
 from psac.gradients.rules.physical import are_records, detached, physically
 
 if TYPE_CHECKING:
@@ -36,7 +35,7 @@ def grouped_mm(
     if input.dim() != 2 or other.dim() != 3:
         return NotImplemented
     with physically():
-        x_nmi, weight = as_autocast(rec.physical(input), *detached(other))
+        x_nmi, (weight,) = rec.physical(input), detached(other)
         n, m, _ = x_nmi.shape
         # whatever a record's ends are, they are in its own rows
         ends_ne = rec.physical(offs).long().clamp(0, m).cummax(1).values

@@ -12,8 +12,8 @@ Guarantees:
 - A record's rows are computed from that record; shapes follow from no values.
 - What uses the rows in any other way (asks for their number, mixes them, writes to them) stops the
   evaluation by `NeedsShapes`, and the function runs again path by path.
-- Code that no function mode sees (torch.jit) finds nothing but NaN, or whole numbers that nobody
-  uses: its record is computed alone, or the self-check tells.
+- Code of torch.jit, which no function mode sees, is run path by path. Any other would find nothing
+  but NaN, or whole numbers that nobody uses: its record is computed alone, or the self-check tells.
 """
 
 from __future__ import annotations
@@ -134,6 +134,12 @@ def unlikely(dtype: torch.dtype) -> int:
 
 def attribute(rec: Recorder, name: str) -> None:
     if name not in ATTRIBUTES:
+        rec.stop(NeedsShapes())
+
+
+def refuse_selected(rec: Recorder, args: tuple, kwargs: Mapping[str, Any]) -> None:
+    """Before code that no function mode sees."""
+    if any(id(tensor) in rec.selected for tensor in nested(args, kwargs)):
         rec.stop(NeedsShapes())
 
 
