@@ -377,7 +377,6 @@ def test_a_gradient_of_a_gradient_through_packed_sequences_is_not_left_out():
         evaluator(loss, (torch.randn(4, 6, 2), torch.tensor([2, 6, 3, 6])))
 
 
-<<<<<<< HEAD
 def test_what_each_path_reads_is_known_from_the_first_step_on():
     """The self-check runs each path once more; what one of them reads is no news to another."""
     shares, net = (torch.ones(2), torch.full((2,), 2.0)), nn.Linear(2, 1)
@@ -390,7 +389,8 @@ def test_what_each_path_reads_is_known_from_the_first_step_on():
         warnings.simplefilter("error")
         for _ in range(3):
             evaluator(loss, x)
-=======
+
+
 def test_experts_compute_in_the_precision_that_torch_gives_them():
     found = []
 
@@ -406,4 +406,3 @@ def test_experts_compute_in_the_precision_that_torch_gives_them():
     Evaluator(model).vectorized.evaluate(loss, (x,))
     assert len(found) == 2
     assert len(set(found)) == 1
->>>>>>> attack2

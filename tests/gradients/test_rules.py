@@ -41,8 +41,6 @@ LEFT_TO_TORCH = {
     "inner_vmap",
     "jacobian",
     "product_with_the_hessian",
-    "selected_in_a_gradient",
-    "selected_words_by_frequency",
     "slopes_of_slopes",
     "selected_in_a_gradient",  # another transform
     "selected_words_by_frequency",  # its rows are divided by how often a record has them

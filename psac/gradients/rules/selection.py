@@ -137,12 +137,6 @@ def attribute(rec: Recorder, name: str) -> None:
         rec.stop(NeedsShapes())
 
 
-def refuse_selected(rec: Recorder, args: tuple, kwargs: Mapping[str, Any]) -> None:
-    """Before code that no function mode sees."""
-    if any(id(tensor) in rec.selected for tensor in nested(args, kwargs)):
-        rec.stop(NeedsShapes())
-
-
 def applied(rec: Recorder, func: Any, args: tuple, kwargs: Mapping[str, Any]) -> Any:
     """A function of something selected, or `NotImplemented` if nothing among its arguments is."""
     given = nested(args, kwargs)

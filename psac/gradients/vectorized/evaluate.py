@@ -12,10 +12,7 @@ any graph.
 from __future__ import annotations
 
 import contextlib
-<<<<<<< HEAD
 import contextvars
-=======
->>>>>>> attack2
 import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -39,14 +36,13 @@ from psac.gradients.measured import Measured
 from psac.gradients.precision import without_autocast
 from psac.gradients.rules.chance import NeedsSharing, Place
 from psac.gradients.rules.derivatives import NeedsCopies
-from psac.gradients.rules.selection import NeedsShapes, refuse_selected
+from psac.gradients.rules.selection import NeedsShapes
 from psac.gradients.rules.values import NeedsPaths
 from psac.gradients.trees import LossFunction
 from psac.gradients.vectorized.libraries import (
     OnlyRulesOfTorch,
     is_loop_over_records,
     refuse_seeding,
-    with_scripts,
     without_branches,
 )
 from psac.gradients.vectorized.old_functions import with_old_functions
@@ -220,7 +216,6 @@ class Vectorized:
                 torch.enable_grad(),
                 disable_saved_tensors_hooks(NO_HOOKS),
                 without_branches(self.watch.made),
-                with_scripts(functools.partial(refuse_selected, rec)),
                 contextlib.closing(rec),
             ):
                 losses = torch.vmap(one, randomness=randomness)(*inputs)

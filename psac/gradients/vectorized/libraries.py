@@ -97,40 +97,10 @@ def without_branches(made: Callable[[Any], None]) -> Iterator[None]:
         yield
 
 
-<<<<<<< HEAD
 def as_written() -> AbstractContextManager:
     """What torch.compile was given runs as it is."""
     is_there = "torch._dynamo" in sys.modules
     return torch.compiler.set_stance("force_eager") if is_there else NOTHING
-=======
-SCRIPTS: Any = tuple(getattr(torch._C, name) for name in ("ScriptFunction", "ScriptMethod"))
-
-
-@contextlib.contextmanager
-def with_scripts(told: Callable[[tuple, dict[str, Any]], None]) -> Iterator[None]:
-    """What torch.jit compiled passes no function mode: `told` gets its arguments before it runs."""
-    usual = [kind.__dict__["__call__"] for kind in SCRIPTS]  # getattr would unbind them
-
-    def telling(call: Any) -> Callable:
-        def run(script: Any, *args: Any, **kwargs: Any) -> Any:
-            told(args, kwargs)
-            return call.__get__(script)(*args, **kwargs)
-
-        return run
-
-    try:
-        for kind, call in zip(SCRIPTS, usual, strict=True):
-            kind.__call__ = telling(call)
-        yield
-    finally:
-        for kind, call in zip(SCRIPTS, usual, strict=True):
-            kind.__call__ = call
-
-
-def without_seeding() -> Replaced:
-    """Whoever seeds torch in here is refused."""
-    return Replaced(*((owner, "manual_seed", refuse_seeding) for owner in (torch, torch.random)))
->>>>>>> attack2
 
 
 def guarded() -> Replaced:
