@@ -363,7 +363,7 @@ MUTATIONS = (
         (
             (
                 "gradients/vectorized/libraries.py",
-                "if name in kernels_in_python():",
+                "if name in kernels().in_python:",
                 "if False:",
             ),
             (
@@ -682,6 +682,36 @@ MUTATIONS = (
         ),
         (
             "tests/test_private_refusals.py::test_a_gradient_that_a_frozen_parameter_has_never_moves_it",
+        ),
+    ),
+    Mutation(
+        "attributes of the model's objects that only the function names are not compared",
+        (
+            (
+                "gradients/isolation/outside.py",
+                "Reach({name: root, **HOOKS_ON_ALL}, names=names)",
+                "Reach({name: root, **HOOKS_ON_ALL})",
+            ),
+            (
+                "gradients/isolation/outside.py",
+                "known is None or len(known.names) < len(self._named)",
+                "known is None",
+            ),
+        ),
+        ("tests/gradients/test_outside.py::test_a_change_is_noticed[an entry of a list]",),
+    ),
+    Mutation(
+        "the attributes of an object may be replaced as a whole",
+        (
+            (
+                "gradients/isolation/outside.py",
+                "and all(map(operator.is_, map(vars, self._owners), self._attributes))",
+                "",
+            ),
+        ),
+        (
+            "tests/gradients/test_outside.py::"
+            "test_the_attributes_of_a_module_may_not_be_replaced_unnoticed",
         ),
     ),
 )

@@ -37,6 +37,7 @@ from psac.gradients.isolation.reach import (
     Reach,
     globals_in,
     grad_of,
+    has_attributes_alone,
     homes,
     inside,
     is_iterator,
@@ -79,6 +80,7 @@ class Outside:
         self._place = secrets.randbits(30)
         self._code: Any = None  # of the last step's function
         self._snapshots: dict[Any, Snapshot] = {}  # by code, and of the model
+        self._named: set[str] = set()  # attributes that code names which was reached
         self._settings: tuple[Any, ...] | None = None  # around the last step
 
     def protect(self, values: Iterable[Any], datasets: Iterable[Any] = ()) -> None:
@@ -92,17 +94,15 @@ class Outside:
     def changed(self, function: Any) -> list[str]:
         """What the function reaches that is not as it was after the last step."""
         code, found = code_of(function), []
-        for key, name, root in ((None, "model", self.model), (code, "loss", function)):
+        for key, name, root in self._roots(function):
             before = self._snapshots.get(key)
-            if before is None:
-                self._snapshots[key] = self._taken(name, root)
-                continue
-            if before.is_same(root):
+            if before is None or before.is_same(root):
                 continue
             found += before.take_plain()
             if not before.is_same(root):
-                now = self._snapshots[key] = self._taken(name, root)
+                now = self._snapshots[key] = self._taken(name, root, before.names)
                 found += before.difference(now)
+        self._take_what_is_new(function)
         if self._code is not None and code != self._code:
             found.append("another loss function")
         before, self._settings = self._settings, settings()
@@ -110,23 +110,43 @@ class Outside:
 
     def remember(self, function: Any) -> None:
         """As it is after a call: the function itself may count."""
-        self._code = code = code_of(function)
-        for key, name, root in ((None, "model", self.model), (code, "loss", function)):
+        self._code = code_of(function)
+        for key, name, root in self._roots(function):
             before = self._snapshots.get(key)
             if before is not None and not before.is_same(root):
                 before.take_plain()
-            if before is None or not before.is_same(root):
-                self._snapshots[key] = self._taken(name, root)
+                if not before.is_same(root):
+                    self._snapshots[key] = self._taken(name, root, before.names)
+        self._take_what_is_new(function)
 
-    def _taken(self, name: str, root: Any) -> Snapshot:
+    def _roots(self, function: Any) -> tuple[tuple[Any, str, Any], ...]:
+        return (None, "model", self.model), (code_of(function), "loss", function)
+
+    def _take_what_is_new(self, function: Any) -> None:
+        """A new function, or attributes that code names which was not reached before.
+
+        The model holds objects whose attributes the function names, and the other way round.
+        """
+        roots = self._roots(function)
+        while stale := [root for root in roots if self._is_stale(root[0])]:
+            for key, name, root in stale:
+                self._snapshots[key] = self._taken(name, root, self._named)
+
+    def _is_stale(self, key: Any) -> bool:
+        known = self._snapshots.get(key)
+        return known is None or len(known.names) < len(self._named)
+
+    def _taken(self, name: str, root: Any, names: set[str]) -> Snapshot:
+        """`names` are of attributes that other code reaches."""
         if root is self.model:
-            reach = Reach({name: root, **HOOKS_ON_ALL})
+            reach = Reach({name: root, **HOOKS_ON_ALL}, names=names)
         else:
             home = getattr(function_of(root), "__module__", None) or ""
             homes.update(set() if is_standard(home) else {home})
-            reach = Reach({name: root, **self.beside}, {id(self.model)})
+            reach = Reach({name: root, **self.beside}, {id(self.model)}, names)
         refuse_insights(reach.names | set(names_of_libraries(reach.found)))
         refuse_private(reach, self.storages)
+        self._named |= reach.names
         return Snapshot(reach, root, self._place, self.known)
 
     def changed_reads(self, read: Iterable[weakref.ref[Tensor]]) -> list[Tensor]:
@@ -206,13 +226,14 @@ class Snapshot:
     ) -> None:
         """Tensors that are `known` are compared elsewhere; their attributes are compared here."""
         self._root, self._place = root, secrets.randbits(30) if place is None else place
-        place = self._place
+        place, self.names = self._place, set(reach.names)
         found = [(path, value) for path, value in reach.found if id(value) not in known]
         self.leaves = {path: content_at(value, place) for path, value in found}
         self._tensors = [value for _, value in found if isinstance(value, Tensor)]
         self._prints = prints(self._tensors, place)
         self._grads = [(t, t.requires_grad, grad_of(t)) for t in self._tensors]
-        self._classes = [(value, type(value)) for _, value in found if isinstance(value, nn.Module)]
+        self._owners: list[Any] = []  # of attributes
+        self._attributes: list[dict] = []
         self._empty: list[Any] = []
         self._stores: list[tuple[dict, list[Any], list[Any], str]] = []  # keys, values, path
         self._names: list[tuple[Mapping[str, Any], str, Any]] = list(reach.of_libraries)
@@ -221,6 +242,7 @@ class Snapshot:
         self._contents: list[tuple[Any, Any]] = []
         for path, value in reach.found:
             self._watch(path, value, self.leaves.get(path))
+        self._classes = list(map(type, self._owners))
         self._flatten()
 
     def _flatten(self) -> None:
@@ -235,11 +257,12 @@ class Snapshot:
         if isinstance(value, CHANGING) or is_iterator(type(value)):
             self._contents.append((value, content))
         elif isinstance(value, Tensor):
-            self._watch_store(vars(value), path + ".{}")
+            self._watch_attributes(value, path)
         elif is_plain(value) or isinstance(value, (tuple, frozenset)) or is_library(value):
             return
         elif isinstance(value, nn.Module):
-            for store in (vars(value), *(getattr(value, name) for name in STORES)):
+            self._watch_attributes(value, path)
+            for store in (getattr(value, name) for name in STORES):
                 self._watch_store(store, path + ".{}")
         elif isinstance(value, dict):
             self._watch_store(value, path + "[{!r:.40}]")
@@ -247,8 +270,15 @@ class Snapshot:
             self._watch_function(value)
         elif isinstance(value, set) and not value:
             self._empty.append(value)
+        elif has_attributes_alone(type(value)):
+            self._watch_attributes(value, path)
         else:
             self._parts.append((value, parts_in(value)))
+
+    def _watch_attributes(self, value: Any, path: str) -> None:
+        self._owners.append(value)
+        self._attributes.append(vars(value))
+        self._watch_store(vars(value), path + ".{}")
 
     def _watch_store(self, store: Any, path: str) -> None:
         if not isinstance(store, dict):  # of torch.jit
@@ -280,7 +310,8 @@ class Snapshot:
         return (
             (root is self._root or (isinstance(root, MethodType) and root == self._root))
             and not any(map(len, self._empty))
-            and all(type(value) is kind for value, kind in self._classes)
+            and all(map(operator.is_, map(type, self._owners), self._classes))
+            and all(map(operator.is_, map(vars, self._owners), self._attributes))
             and all(t.requires_grad is r and grad_of(t) is g for t, r, g in self._grads)
             and list(map(len, self._all_stores)) == self._sizes
             and all(map(operator.is_, in_all(self._all_stores), self._all_values))

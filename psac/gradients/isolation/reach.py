@@ -35,6 +35,7 @@ from types import (
     CodeType,
     FunctionType,
     GeneratorType,
+    GetSetDescriptorType,
     MappingProxyType,
     MethodType,
     ModuleType,
@@ -80,6 +81,7 @@ OF_PYTHON = {
     *("__package__", "__loader__", "__spec__", "__cached__", "__annotations__"),
 }
 LONG = 256  # entries
+WRITTEN_IN_PYTHON = 2**9  # Py_TPFLAGS_HEAPTYPE
 BUFFERS = (memoryview, mmap.mmap, ctypes.Array, ctypes.Structure, ctypes._SimpleCData)
 OF_ALL_MODULES: Any = torch.nn.modules.module
 HOOKS_ON_ALL = {
@@ -111,12 +113,26 @@ def is_iterator(kind: type) -> bool:
     return kind.__module__ in ("builtins", "itertools") and issubclass(kind, Iterator)
 
 
+@functools.lru_cache(maxsize=4096)
+def has_attributes_alone(kind: type) -> bool:
+    """Whether `vars` gives all that an object holds: no slots, and nothing built into Python."""
+    stores = []
+    for base in kind.__mro__[:-1]:
+        if not base.__flags__ & WRITTEN_IN_PYTHON or base.__dict__.get("__slots__"):
+            return False
+        stores += [base.__dict__["__dict__"]] if "__dict__" in base.__dict__ else []
+    return bool(stores) and all(isinstance(store, GetSetDescriptorType) for store in stores)
+
+
 class Reach:
     """`found`: path and value of everything that can be reached, each object once."""
 
-    def __init__(self, roots: Mapping[str, Any], skip: Iterable[int] = ()) -> None:
+    def __init__(
+        self, roots: Mapping[str, Any], skip: Iterable[int] = (), names: Iterable[str] = ()
+    ) -> None:
+        """`names` are of attributes that other code reaches."""
         self.found: list[tuple[str, Any]] = []  # keeps all alive, so that no id is used twice
-        self.names = set(CALLED_BY_TORCH)
+        self.names = {*CALLED_BY_TORCH, *names}
         self.of_libraries: list[tuple[Mapping[str, Any], str, Any]] = []  # what code names of them
         self._seen = DRAWN_FROM_BY_ALL.union(skip)
         self._waiting: list[tuple[str, str, Any, int]] = []  # attributes that no code has named

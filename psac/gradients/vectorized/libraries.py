@@ -19,7 +19,7 @@ import contextlib
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any, NoReturn
 
@@ -180,7 +180,7 @@ class OnlyRulesOfTorch:
 
     def __enter__(self) -> None:
         self._usual = FUNCTION_RULES[TransformType.Vmap]
-        self._ruled = {op: op._vmap_fn for op in with_own_rules()}
+        self._ruled = {op: op._vmap_fn for op in kernels().with_own_rules()}
         self._falls_back = _functorch._is_vmap_fallback_enabled()
         _functorch._set_vmap_fallback_enabled(self._with_loops)
         FUNCTION_RULES[TransformType.Vmap] = self._rule
@@ -201,11 +201,6 @@ class OnlyRulesOfTorch:
                 "sees all records at once"
             )
         return self._usual(interpreter, under(self._within, function), *operands, **kwargs)
-
-
-def with_own_rules() -> list[Any]:
-    """The operators of `register_vmap`."""
-    return [op for op in OPDEFS.values() if op._vmap_fn is not None]
 
 
 OPERATORS = (torch._ops.OpOverloadPacket, torch._ops.OpOverload)
@@ -237,7 +232,7 @@ def refuse_operator_in_python(func: Any, *, is_alone: bool = False) -> None:
         if is_alone:
             return
         raise NotVectorized(f"{name} is an operator in Python, which vmap does not see into")
-    if name in kernels_in_python():
+    if name in kernels().in_python:
         raise PrivacyError(
             f"{name} is an operator with a kernel in Python (torch.library.Library.impl): it sees "
             "one record after the other, and psac does not see what it keeps. Call the Python "
@@ -245,16 +240,39 @@ def refuse_operator_in_python(func: Any, *, is_alone: bool = False) -> None:
         )
 
 
-def kernels_in_python() -> frozenset[str]:
-    """Names of operators that somebody gave a kernel in Python."""
-    return names_of_users(frozenset(torch.library._impls))
+class Kernels:
+    """What was registered with torch.library, read again only where that list has changed.
+
+    Attributes:
+        in_python: Names of operators that somebody gave a kernel in Python.
+    """
+
+    def __init__(self, registered: set[str]) -> None:
+        self.registered = set(registered)
+        self.in_python = names_of_users(registered)
+        ruled = (entry.split("/") for entry in registered if entry.endswith("/FuncTorchBatched"))
+        self._ruled = [f"{space}::{name}" for space, name, _ in ruled]
+
+    def with_own_rules(self) -> list[Any]:
+        """The operators of `register_vmap`; one may be made anew under the same name."""
+        operators = (OPDEFS.get(name) for name in self._ruled)
+        return [op for op in operators if op is not None]
 
 
-@functools.lru_cache(maxsize=1)
-def names_of_users(kernels: frozenset[str]) -> frozenset[str]:
+_kernels: list[Kernels] = []  # as they were when last looked at
+
+
+def kernels() -> Kernels:
+    """Those of now."""
+    if not _kernels or _kernels[0].registered != torch.library._impls:
+        _kernels[:] = [Kernels(torch.library._impls)]
+    return _kernels[0]
+
+
+def names_of_users(registered: Iterable[str]) -> frozenset[str]:
     """Of the operators of kernels that did not come with torch."""
     found = set()
-    for space, name, key in (entry.split("/") for entry in kernels):
+    for space, name, key in (entry.split("/") for entry in registered):
         name = name.split(".")[0]
         is_known = name in RULES_OF_TORCH and key == "FuncTorchBatched"
         if space not in OF_TORCH:
@@ -268,7 +286,7 @@ def names_of_users(kernels: frozenset[str]) -> frozenset[str]:
 
 def refuse_overridden_operators() -> None:
     """Of torch's own operators, those that were given another kernel in Python."""
-    changed = [n for n in kernels_in_python() if n.startswith("aten::")]
+    changed = [n for n in kernels().in_python if n.startswith("aten::")]
     if changed:
         raise PrivacyError(
             f"{', '.join(sorted(changed)[:5])}: torch's own operator has another kernel in Python "
