@@ -1,6 +1,6 @@
 """Compiles a C file of ours on the user's machine, where there is a compiler.
 
-Each process compiles it once (in less than half a second) in a temporary folder, so that no cached
+Each process compiles it once (in about a second) in a temporary folder, so that no cached
 binary is stale, for another processor, or tampered with.  Callers have the same in torch
 operations, check that both agree, and otherwise use torch.
 """
