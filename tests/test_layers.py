@@ -11,6 +11,7 @@ ORDER = [
     "_starting",
     "checks",
     "errors",
+    "cache",
     "native",
     "noise",
     "sampling",

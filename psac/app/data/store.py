@@ -17,7 +17,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
 import shutil
 import warnings
 from collections.abc import Iterator, Sequence
@@ -25,18 +24,11 @@ from pathlib import Path
 
 from psac.app.data.entry import DataNotFound, Entry
 from psac.app.data.sources import Contents, Progress, SourceFailed
+from psac.cache import cache_folder
 from psac.checkpoint.locking import locked
 from psac.checkpoint.saving import write_atomically
 
 NOTE = "obtained.json"
-
-
-def cache_folder() -> Path:
-    """The folder of the cache, with a folder for each data set."""
-    if folder := os.environ.get("PSAC_CACHE"):
-        return Path(folder).expanduser()
-    shared = os.environ.get("XDG_CACHE_HOME")
-    return (Path(shared) if shared else Path.home() / ".cache") / "psac"
 
 
 def obtained(entry: Entry) -> str | None:

@@ -133,7 +133,10 @@ class Patches:
     def _sizes(self) -> Sizes:
         groups, (c, *kernel) = self.settings.groups, self.shape[1:]
         positions, frames = math.prod(self.grad.shape[2:]), len(self.grad) // self.num_samples
-        return Sizes(c, self.shape[0] // groups, math.prod(kernel), positions, frames)
+        r, k = self.shape[0] // groups, math.prod(kernel)
+        # about as many, so that batches of all sizes are measured in one way
+        samples = 1 << (self.num_samples.bit_length() - 1)
+        return Sizes(c, r, k, positions, frames, groups, samples)
 
     def is_plane(self) -> bool:
         """Whether `Plane` serves: one or two spatial dimensions, not transposed."""
