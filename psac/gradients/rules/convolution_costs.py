@@ -23,7 +23,10 @@ ONE_PRODUCT = 100.0  # of a batch, if its matrices have one row
 FAST_DEPTHWISE = 9  # entries of a kernel for which torch has a weight gradient of its own
 CACHED = 2**16  # numbers of a weight that the compiled sum keeps near
 PANEL = 48  # places that the compiled Gram of pixels copies at a time
-WORTH_THE_MEMORY = 0.95  # of the time of the best way without it
+# Gradients are kept if that takes so much less time than the best way without them: where they are
+# no larger than the inputs and output gradients that they replace, and where they are.
+WORTH_KEEPING = 0.95
+WORTH_MORE_MEMORY = 0.6
 
 
 class Sizes(NamedTuple):
@@ -114,7 +117,10 @@ def cheapest(
         forming["formed in slices"] = grouped + frames * sizes.lines * r / 4
     forming = {way: cost + summing for way, cost in forming.items()}
     best, kept = min(forming, key=forming.__getitem__), min(keeping, key=keeping.__getitem__)
-    return best, kept if keeping[kept] < WORTH_THE_MEMORY * forming[best] else None
+    inputs = plane.height * plane.width * frames if plane is not None else sizes.all
+    is_small = sizes.lines * r <= inputs * c + sizes.all * r
+    worth = WORTH_KEEPING if is_small else WORTH_MORE_MEMORY
+    return best, kept if keeping[kept] < worth * forming[best] else None
 
 
 def _add_products(
