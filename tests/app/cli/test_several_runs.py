@@ -184,9 +184,7 @@ def test_results_on_private_records_are_marked_in_every_line_and_file(
         (("sweep", "own.toml", "--try", "r=0.1"), "sweep-own/results.json"),
     ],
 )
-def test_the_cost_of_several_runs_names_what_it_does_not_cover(
-    call, place, at_once, command, file
-):
+def test_the_cost_of_several_runs_names_what_it_does_not_cover(call, place, at_once, command, file):
     text = (place / "mine.toml").read_text()
     (place / "own.toml").write_text(text.replace('classes = ["0", "1"]', "unsafe = true"))
     done = call(*command, *SHORT)

@@ -291,10 +291,6 @@ def test_one_reader_for_text_parquet_and_frames(tmp_path):
     first = from_csv(tmp_path / "t.csv", **said)
     others = [from_parquet(tmp_path / "t.parquet", **said), from_table(table, **said)]
     others += [from_csv(tmp_path / "t.tsv", **said), from_table(table.to_pydict(), **said)]
-    for module in ("pandas", "polars"):
-        if module in sys.modules or __import__("importlib.util").util.find_spec(module):
-            frames = pytest.importorskip(module)
-            others.append(from_table(frames.DataFrame(table.to_pydict()), **said))
     for other in others:
         assert torch.equal(other.tensors[0], first.tensors[0])
         assert torch.equal(other.tensors[1], first.tensors[1])
@@ -305,6 +301,62 @@ def test_one_reader_for_text_parquet_and_frames(tmp_path):
         from_table(arrow.table({"x": [[1], [2]], "y": ["a", "b"]}), label="y")
     with pytest.raises(TypeError, match="cannot be read as a table"):
         from_table(3, label="y")
+
+
+def frames_of(rows: dict) -> dict[str, object]:
+    """The rows as frames of pandas and polars with all their kinds of columns."""
+    pandas, polars = pytest.importorskip("pandas"), pytest.importorskip("polars")
+    pytest.importorskip("pyarrow")
+    one, two = pandas.DataFrame(rows), polars.DataFrame(rows)
+    return {
+        "pandas": one,
+        "with an index": pandas.DataFrame(rows, index=[7, 7, 8, 9]),
+        "categories of pandas": one.astype({"ward": "category", "back": "category"}),
+        "objects": one.astype(object),
+        "nullable": one.convert_dtypes(),
+        "backed by pyarrow": one.convert_dtypes(dtype_backend="pyarrow"),
+        "times of pandas": one.assign(since=pandas.to_datetime(one["since"])),
+        "numbers and text": one.assign(age=["20", None, 40.5, 17]),
+        "polars": two,
+        "categories of polars": two.with_columns(two["ward"].cast(polars.Categorical)),
+        "times of polars": two.with_columns(two["since"].cast(polars.Datetime)),
+    }
+
+
+def test_frames_of_pandas_and_polars_give_the_same_records():
+    day = datetime.date
+    rows = {
+        "age": [20.0, None, 40.5, 17.0],
+        "ward": ["a", "b", None, "a"],
+        "since": [day(2020, 1, 1), day(2021, 1, 1), None, day(2020, 5, 5)],
+        "ok": [True, False, True, True],
+        "back": [0, 1, 1, 0],
+    }
+    said = {
+        **{"label": "back", "classes": [0, 1], "ranges": {"age": [0, 100]}},
+        "categories": {"ward": ["a", "b"], "ok": ["True", "False"]},
+        **{"dates": {"since": ["2020-01-01", "2022-01-01"]}, "missing": "indicator"},
+    }
+    expected = from_table(rows, **said).tensors
+    for name, frame in frames_of(rows).items():
+        found = from_table(frame, **said).tensors
+        assert torch.equal(found[0], expected[0]), name
+        assert torch.equal(found[1], expected[1]), name
+
+
+def test_bad_cells_of_a_frame_are_reported_as_those_of_a_file():
+    pandas, polars = pytest.importorskip("pandas"), pytest.importorskip("polars")
+    pytest.importorskip("pyarrow")
+    said = {"label": "y", "classes": ["a", "b"], "ranges": {"age": [0, 100]}}
+    frame = pandas.DataFrame({"age": [20, "12o", 40], "y": ["a", "b", "a"]})
+    with pytest.raises(ValueError, match="age: 1 cell is not a number: '12o' in record 2"):
+        from_table(frame, **said)
+    with pytest.raises(ValueError, match="the frame names a column twice: age, age"):
+        from_table(pandas.DataFrame([[1, 2]], columns=["age", "age"]), **said)
+    with pytest.raises(TypeError, match=r"LazyFrame cannot be read as a table\. Call its collect"):
+        from_table(polars.LazyFrame({"age": [1]}), **said)
+    with pytest.raises(TypeError, match="a Series cannot be read as a table"):
+        from_table(pandas.Series([1]), **said)
 
 
 @pytest.mark.parametrize(
