@@ -18,8 +18,12 @@ from psac.app.data import (
     from_parquet,
     from_table,
 )
+from psac.app.data.tables.cells import Cells
+from psac.app.data.tables.guess import guess
 from psac.app.data.tables.loading import new_records
 from psac.app.data.tables.reader import table_of
+from psac.app.data.tables.schema_text import lines_of
+from psac.app.toml import tomllib
 from tests.app.data.small_files import write
 
 PEOPLE = "age,city,income\n20,Rome,low\n40,Oslo,high\n60,Rome,low\n"
@@ -301,6 +305,15 @@ def test_one_reader_for_text_parquet_and_frames(tmp_path):
         from_table(arrow.table({"x": [[1], [2]], "y": ["a", "b"]}), label="y")
     with pytest.raises(TypeError, match="cannot be read as a table"):
         from_table(3, label="y")
+
+
+def test_a_range_that_one_record_makes_wide_is_told():
+    plain = Cells.of([str(k % 50) for k in range(1000)])
+    assert guess(plain).usual is None
+    lines = lines_of("bmi", found := guess(Cells.of([*plain.texts() * 20, "98765.5"])), plain)
+    assert found.range == (0, 100_000)
+    assert lines[0].startswith("# nearly all values are between 0 and 50;")
+    assert tomllib.loads("\n".join(lines))["ranges"]["bmi"] == [0, 100_000]
 
 
 def frames_of(rows: dict) -> dict[str, object]:

@@ -51,6 +51,8 @@ def table_of(source: Any) -> Table:
         return source
     if isinstance(source, (str, os.PathLike)):
         file = Path(source).expanduser()
+        if file.is_dir():
+            raise DataNotFound(f"{file} is a folder. Pass a table in it, such as {file}/train.csv.")
         if not file.is_file():
             raise DataNotFound(f"{file} does not exist.")
         return _parquet(file) if file.suffix.lower() == PARQUET else _text(file)
@@ -98,7 +100,9 @@ def _header(file: Path, separator: str) -> list[str]:
 
 
 def _unreadable(file: Path, error: Exception) -> DataNotFound:
-    return DataNotFound(f"{file} cannot be read as CSV in UTF-8 ({error}).")
+    # Python's own message would quote a byte of a cell, at a place in a buffer.
+    reason = "it is not UTF-8" if isinstance(error, UnicodeDecodeError) else error
+    return DataNotFound(f"{file} cannot be read as CSV in UTF-8 ({reason}). Save it as that.")
 
 
 def _refuse_other_separators(file: Path, header: list[str]) -> None:
