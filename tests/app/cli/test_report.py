@@ -9,8 +9,18 @@ SHORT = ("--epochs", "0.2", "--physical-batch-size", "64")
 
 def test_the_place_of_the_page_is_all_that_is_printed_of_a_sound_run(call, place):
     assert call("train", "mine.toml", *SHORT).code == 0
+    made = call("report", "runs/mine")
+    assert (made.code, made.out, made.err) == (0, "runs/mine/report.html\n", "")
+
+
+def test_a_published_page_comes_with_the_names_of_the_files_that_may_go_with_it(call, place):
+    assert call("train", "mine.toml", *SHORT).code == 0
     made = call("report", "runs/mine", "--publish")
-    assert (made.code, made.out, made.err) == (0, "runs/mine/report-public.html\n", "")
+    assert (made.code, made.out) == (0, "runs/mine/report-public.html\n")
+    assert made.message == (
+        "Of runs/mine, you may also publish ledger.json, model.safetensors. Keep all other files "
+        "with the data."
+    )
 
 
 def test_warnings_of_the_page_are_repeated_in_the_terminal(call, place):
