@@ -69,7 +69,7 @@ def test_no_cell_of_a_table_is_in_any_file_that_may_be_published(patients):
     run, cells = patients
     assert len(cells) > 600
     files = published(run)
-    assert "predictions.json" not in files
+    assert not run.predictions_path.exists()
     hits = {(name, cell) for name, data in files.items() for cell in cells if cell.encode() in data}
     assert not hits
     assert not [name for name, data in files.items() if str(run.folder.parent).encode() in data]
@@ -124,8 +124,9 @@ def test_no_picture_and_no_name_of_one_is_in_any_file_that_may_be_published(tmp_
     found = pictures(tmp_path / "all", np.random.default_rng(1))
     own = {"size": 8, "channels": 1, "classes": ["dark", "light"]}
     recipe = Recipe(data=str(tmp_path / "all"), data_settings=own, **SETTINGS)
-    files = published(train(recipe, tmp_path / "run"))
-    assert "predictions.json" not in files
+    run = train(recipe, tmp_path / "run")
+    files = published(run)
+    assert not run.predictions_path.exists()
     for name, data in files.items():
         assert b"jane" not in data, name
         assert b"<img" not in data, name
