@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import subprocess
 import sys
 
 import numpy as np
@@ -314,6 +315,26 @@ def test_a_range_that_one_record_makes_wide_is_told():
     assert found.range == (0, 100_000)
     assert lines[0].startswith("# nearly all values are between 0 and 50;")
     assert tomllib.loads("\n".join(lines))["ranges"]["bmi"] == [0, 100_000]
+
+
+def test_reading_a_file_does_not_import_pandas(tmp_path):
+    """pyarrow imports it in a place that swallows Ctrl-C, and it takes a second."""
+    arrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    days = [datetime.datetime(2020, 1, 1), None]
+    table = arrow.table({"age": [20, None], "ward": ["a", "b"], "since": days})
+    table = table.set_column(1, "ward", table["ward"].dictionary_encode())
+    parquet.write_table(table, tmp_path / "t.parquet")
+    write(tmp_path, {"t.csv": "age,ward\n20,a\n,b\n"})
+    code = """
+import sys
+from psac.app.data.tables.reader import table_of
+tables = [table_of(place) for place in sys.argv[1:]]
+print([table.num_records for table in tables], "pandas" in sys.modules)
+"""
+    words = [sys.executable, "-c", code, str(tmp_path / "t.csv"), str(tmp_path / "t.parquet")]
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert done.stdout == "[2, 2] False\n", done.stderr
 
 
 def frames_of(rows: dict) -> dict[str, object]:

@@ -170,7 +170,8 @@ def _arrow(module: str = "") -> Any:
 def _parquet(file: Path) -> Table:
     parquet = _arrow(".parquet")
     try:
-        table = parquet.read_table(file)
+        with parquet.ParquetFile(file) as opened:  # read_table imports pandas
+            table = opened.read()
     except (OSError, ValueError) as error:  # pyarrow's own errors are ValueErrors
         raise DataNotFound(f"{file} cannot be read as Parquet ({error}).") from error
     return _of_arrow(table, str(file), file.stem)
@@ -231,7 +232,14 @@ def _from_arrow(column: Any) -> Cells:
         column = column.cast(pyarrow.large_string())
     # In one piece first, as unifying the dictionaries of many pieces takes a minute.
     encoded = column.combine_chunks().dictionary_encode(null_encoding="encode")
-    return Cells(encoded.dictionary.to_pylist(), encoded.indices.to_numpy().astype(np.int64))
+    return Cells(encoded.dictionary.to_pylist(), _codes(encoded.indices))
+
+
+def _codes(indices: Any) -> np.ndarray:
+    """The codes, as `indices.to_numpy()` imports pandas, in which Ctrl-C is lost."""
+    kind = indices.type.to_pandas_dtype()
+    codes = np.frombuffer(indices.buffers()[1], kind, indices.offset + len(indices))
+    return codes[indices.offset :].astype(np.int64)
 
 
 def _decoded(chunk: Any) -> Any:
