@@ -17,8 +17,9 @@ line of metrics.jsonl, which is dropped on resuming.  The ledger is written befo
 and the model, so that it never counts less than they hold.
 
 Ledger, model and released columns are as private as the ledger says, and so is an evaluation on
-public test records.  Recipe and environment may name folders.  Lines with `"private": false` in metrics.jsonl and summary.json were computed
-from private records without noise.  Keep the checkpoint with the data.
+public test records.  Recipe and environment may name folders.  Lines with `"private": false` in
+metrics.jsonl and summary.json were computed from private records without noise.  Keep the
+checkpoint with the data.
 """
 
 from __future__ import annotations
