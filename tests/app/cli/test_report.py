@@ -23,6 +23,17 @@ def test_a_published_page_comes_with_the_names_of_the_files_that_may_go_with_it(
     )
 
 
+@pytest.mark.filterwarnings("ignore::psac.PrivacyWarning")
+def test_what_was_read_off_the_records_is_told_once_and_before_publishing(call, place):
+    text = (place / "mine.toml").read_text()
+    (place / "own.toml").write_text(text.replace('classes = ["0", "1"]', "unsafe = true"))
+    assert call("train", "own.toml", *SHORT).code == 0
+    made = call("report", "runs/own", "--publish")
+    assert made.message.count("The classes in the array y were read off the private records.") == 1
+    assert "you may also publish" not in made.message
+    assert "model.safetensors belong to the page. Read its warnings before you" in made.message
+
+
 def test_warnings_of_the_page_are_repeated_in_the_terminal(call, place):
     assert call("train", "mine.toml", *SHORT).code == 0
     (place / "runs" / "mine" / "ledger.json").write_text('{"format": ')
