@@ -20,6 +20,7 @@ from psac.app.data import (
     from_table,
 )
 from psac.app.data.tables.cells import Cells
+from psac.app.data.tables.columns import Column
 from psac.app.data.tables.guess import guess
 from psac.app.data.tables.loading import new_records
 from psac.app.data.tables.reader import table_of
@@ -168,6 +169,28 @@ def test_missing_categories_are_as_stated():
     assert features(cells, **said, missing={"c": "indicator"}) == [[1, 0, 0], [0, 0, 1]]
     assert features(cells, **said, missing={"c": "b"}) == [[1, 0], [0, 1]]
     assert features({"c": ["NA", ""]}, categories={"c": ["NA"]}) == [[1], [0]]
+
+
+@pytest.mark.parametrize(
+    "said, message",
+    [
+        ({"ranges": {"x": [0, 9]}, "missing": {"x": "mean"}}, "'mean': pass 'indicator', or a num"),
+        ({"categories": {"x": ["1"]}, "missing": {"x": "9"}}, "'9': pass .*, or a category of 1"),
+        (
+            {"dates": {"x": ["2020-01-01", "2021-01-01"]}, "missing": {"x": 3}},
+            "3: pass 'indicator', or a date such as",
+        ),
+        ({"unsafe": True, "missing": {"x": "mean"}}, "'mean': pass 'indicator', or a number"),
+    ],
+)
+def test_a_constant_that_does_not_fit_its_column_is_refused(said, message):
+    with pytest.raises(ValueError, match=r"missing\['x'\] is " + message):
+        features({"x": [1, 1]}, **said)
+
+
+def test_a_constant_that_was_not_released_is_none_of_the_categories():
+    column = Column(kind="categories", categories=("a",), missing="rare")
+    assert column.features("x", Cells.of(["a", ""]))[0].tolist() == [[1], [0]]
 
 
 def test_dates_are_scaled_between_public_days():

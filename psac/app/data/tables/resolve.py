@@ -33,7 +33,7 @@ from psac.app.data.tables.guess import (
 )
 from psac.app.data.tables.private_release import Budget, Release, release_columns
 from psac.app.data.tables.reader import Table
-from psac.app.data.tables.schema import Schema, unconfirmed_refused
+from psac.app.data.tables.schema import Schema, check_missing, unconfirmed_refused
 from psac.app.data.tables.schema_text import ignore_lines, lines_of
 from psac.app.toml import strings
 
@@ -184,6 +184,8 @@ def _read_off(table: Table, schema: Schema, name: str) -> tuple[Column, str]:
             f"{table.place}, column {name!r} is {looks_like.reason}. Ignore it:\n\n"
             + "\n".join(ignore_lines(schema.ignore, {name: looks_like.reason}))
         )
+    known = looks_like.categories or None
+    check_missing(name, missing, looks_like.kind, known, looks_like.form)
     if looks_like.kind == CATEGORIES:
         column = Column(kind=CATEGORIES, categories=looks_like.categories, missing=missing)
         return column, READ_OFF.format("categories", name)
