@@ -714,6 +714,153 @@ MUTATIONS = (
             "test_the_attributes_of_a_module_may_not_be_replaced_unnoticed",
         ),
     ),
+    Mutation(
+        "test records of your own count as public",
+        (
+            (
+                "app/training/splits.py",
+                "return recipe.test_is_public or as_published",
+                "return True",
+            ),
+        ),
+        (
+            "tests/app/training/test_splits.py::"
+            "test_records_of_the_users_own_are_private_unless_the_recipe_says_otherwise",
+            "tests/app/reporting/test_hostile_reader.py::"
+            "test_no_picture_and_no_name_of_one_is_in_any_file_that_may_be_published",
+        ),
+    ),
+    Mutation(
+        "mistakes on private records are written to a file",
+        (
+            (
+                "app/training/results.py",
+                "    if splits.public:\n        inputs",
+                "    if True:\n        inputs",
+            ),
+        ),
+        (
+            "tests/app/reporting/test_hostile_reader.py::"
+            "test_no_cell_of_a_table_is_in_any_file_that_may_be_published",
+        ),
+    ),
+    Mutation(
+        "classes are read off the records unasked",
+        (
+            (
+                "app/data/classes.py",
+                "    if not unsafe:\n        raise",
+                "    if False:\n        raise",
+            ),
+        ),
+        (
+            "tests/app/data/test_folders_and_arrays.py::"
+            "test_classes_of_folders_are_stated_or_refused_with_the_line_to_add",
+            "tests/app/data/test_folders_and_arrays.py::"
+            "test_classes_of_arrays_are_stated_or_refused_with_the_line_to_add",
+        ),
+    ),
+    Mutation(
+        "columns of a table are read off the records unasked",
+        (
+            (
+                "app/data/tables/resolve.py",
+                "    if not schema.unsafe:\n        _refuse_open(table, schema, open_columns)\n",
+                "",
+            ),
+        ),
+        (
+            "tests/app/data/test_tables.py::"
+            "test_what_is_not_stated_is_refused_with_lines_that_can_be_pasted",
+        ),
+    ),
+    Mutation(
+        "values that nobody has confirmed are trained with",
+        (
+            (
+                "app/data/tables/schema.py",
+                "if schema.unconfirmed and not schema.unsafe:",
+                "if False:",
+            ),
+        ),
+        (
+            "tests/app/data/test_tables.py::"
+            "test_unconfirmed_values_do_not_train_unless_it_is_said_to_be_unsafe",
+        ),
+    ),
+    Mutation(
+        "what was read off the records is not told",
+        (
+            (
+                "app/training/trainer.py",
+                "for sentence in (*self.splits.unsafe, *doubts(facts)):",
+                "for sentence in doubts(facts):",
+            ),
+            ("app/data/classes.py", "        ledger.note_warning(sentence)\n", "        pass\n"),
+        ),
+        (
+            "tests/app/training/test_privacy_warnings.py::"
+            "test_what_was_read_off_private_records_is_said_everywhere",
+        ),
+    ),
+    Mutation(
+        "ranges are released without an entry in the ledger",
+        (
+            (
+                "app/data/tables/private_release.py",
+                "        ledger.record(**spent, steps=len(numbers), what=what)\n",
+                "",
+            ),
+        ),
+        (
+            "tests/app/data/test_private_release.py::"
+            "test_a_release_is_in_the_ledger_before_its_noise_is_drawn",
+        ),
+    ),
+    Mutation(
+        "settings of your own data are published",
+        (
+            (
+                "app/reporting/publishing.py",
+                "(*SETTINGS, *OF_NAMED_DATA) if run.on_named_data else SETTINGS",
+                "(*SETTINGS, *OF_NAMED_DATA)",
+            ),
+        ),
+        (
+            "tests/app/reporting/test_publishing.py::"
+            "test_folders_and_the_settings_of_own_data_are_not_published",
+        ),
+    ),
+    Mutation(
+        "private results are among the files to publish",
+        (
+            (
+                "app/reporting/publishing.py",
+                "*(OF_PUBLIC_RECORDS if read(folder).on_public_records else ())",
+                "*OF_PUBLIC_RECORDS",
+            ),
+        ),
+        (
+            "tests/app/reporting/test_publishing.py::"
+            "test_files_that_name_folders_or_private_results_stay_with_the_data",
+        ),
+    ),
+    Mutation(
+        "a random search leaves out what each run releases before training",
+        (("app/cli/sweep_plan.py", "if ends and asks_for_noise(recipe):", "if False:"),),
+        (
+            "tests/app/cli/test_several_runs.py::"
+            "test_a_random_search_does_not_leave_out_what_each_run_releases_before_training",
+        ),
+    ),
+    Mutation(
+        "results of several runs on private records are marked as public",
+        (("app/cli/several_runs.py", 'else {"private": False}', 'else {"public": True}'),),
+        (
+            "tests/app/cli/test_several_runs.py::"
+            "test_results_on_private_records_are_marked_in_every_line_and_file",
+        ),
+    ),
 )
 
 

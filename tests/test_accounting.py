@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 import json
+import logging
 import math
 import pickle
 import subprocess
@@ -134,6 +135,14 @@ def test_tuning_has_the_known_price():
     naive = quietly(epsilon, accountant="rdp", **{**plan, "steps": 46870})
     assert naive == pytest.approx(11.0, abs=0.05)
     assert tuned_epsilon(expected_runs=10, **{**plan, "steps": 0}) == 0.0
+
+
+def test_orders_that_dp_accounting_leaves_out_are_not_logged(caplog):
+    plan = {"noise_multiplier": 0.9, "sampling_rate": 0.05564, "steps": 35, "delta": 1e-5}
+    assert 0 < tuned_epsilon(expected_runs=2, **plan) < math.inf
+    assert not caplog.records
+    logging.getLogger("absl").warning("others are")
+    assert [record.getMessage() for record in caplog.records] == ["others are"]
 
 
 # ---- Closed forms and brute force

@@ -9,6 +9,7 @@ import copy
 import itertools
 import math
 import pickle
+import re
 import warnings
 
 import pytest
@@ -141,6 +142,7 @@ def test_each_group_is_clipped_by_its_own_rule():
             reference.get_parameter(name).sub_(0.1 * total / 8)
     torch.testing.assert_close(weights(model), weights(reference))
     assert private.sensitive.norms.shape == (2, len(batch[0]))
+    assert not re.search(r"\d", repr(private.sensitive))  # which may end up in a log
     parts = private.sensitive.norms * private.sensitive.weights
     assert (parts <= torch.tensor([[0.05], [1.0]])).all()
 

@@ -259,10 +259,8 @@ def _selected(entry: Entry, delta: float, mean: float, shape: float) -> float:
     if entry.noise_multiplier < pricing.SMALLEST_NOISE or entry.steps == 0:
         return pricing.price([entry], delta, "rdp")
     from dp_accounting.dp_event import RepeatAndSelectDpEvent
-    from dp_accounting.rdp import RdpAccountant
 
-    accountant = RdpAccountant().compose(RepeatAndSelectDpEvent(event, mean, shape))
-    return float(accountant.get_epsilon(delta))
+    return pricing.renyi_epsilon([RepeatAndSelectDpEvent(event, mean, shape)], delta)
 
 
 # ---- Several queries on one batch

@@ -11,6 +11,7 @@ Both are upper bounds.  Gaussian DP by the central limit theorem is none, and is
 
 import contextlib
 import dataclasses
+import logging
 import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -123,12 +124,29 @@ def _with_noise_of_their_epoch(entries: Sequence[Entry]) -> list[Entry]:
 
 
 def _by_renyi_divergences(entries: Sequence[Entry], delta: float, coarseness: float) -> float:
+    return renyi_epsilon([renyi_event(entry) for entry in entries], delta)
+
+
+def renyi_epsilon(events: Sequence["DpEvent"], delta: float) -> float:
+    """Epsilon by the RDP accountant of dp-accounting.
+
+    It logs every order of the divergence that it cannot compute and leaves out.  The least bound of
+    the other orders is still a bound, so that is not shown.
+    """
     from dp_accounting.rdp import RdpAccountant
 
-    accountant = RdpAccountant()
-    for entry in entries:
-        accountant.compose(renyi_event(entry))
-    return float(accountant.get_epsilon(delta))
+    accountant, log = RdpAccountant(), logging.getLogger("absl")
+    log.addFilter(_is_important)
+    try:
+        for event in events:
+            accountant.compose(event)
+        return float(accountant.get_epsilon(delta))
+    finally:
+        log.removeFilter(_is_important)
+
+
+def _is_important(message: logging.LogRecord) -> bool:
+    return "failed to converge" not in message.getMessage()
 
 
 def renyi_event(entry: Entry) -> "DpEvent":

@@ -32,12 +32,18 @@ from psac.gradients.vectorized.evaluate import Evaluation
 
 @dataclass(frozen=True, kw_only=True)
 class Sensitive:
-    """What the owner of the data may look at.  NOT private: exact numbers about single records."""
+    """What the owner of the data may look at.  NOT private: exact numbers about single records.
+
+    Its text shows none of them, nor how many there are, as it may end up in a log.
+    """
 
     losses: Tensor  # [n]
     norms: Tensor  # [n], or [groups, n]
     weights: Tensor
     way: str  # how the function was evaluated: "vmap", "alone" or "batched"
+
+    def __repr__(self) -> str:
+        return f"<Sensitive: losses, norms and weights of single records, way {self.way!r}>"
 
 
 @dataclass(frozen=True)

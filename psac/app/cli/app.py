@@ -109,7 +109,9 @@ def options(
 
 def command_line() -> typer.Typer:
     context = {"help_option_names": ["-h", "--help"]}
-    root = typer.Typer(no_args_is_help=True, callback=options, context_settings=context)
+    # A traceback must not show the values of variables, which may be those of records.
+    hidden: dict[str, Any] = {"pretty_exceptions_show_locals": False}
+    root = typer.Typer(no_args_is_help=True, callback=options, context_settings=context, **hidden)
     groups = {"": root}
     for group, about in GROUPS.items():
         groups[group] = typer.Typer(no_args_is_help=True, help=about)

@@ -59,6 +59,9 @@ def _of_run(folder: Path, canaries: int) -> Audit:
     )
     if not run.ledger().secure:
         console.print("[bold red]The run was seeded, so it is NOT private.[/]")
+    if warned := " ".join(run.ledger().warnings):
+        text = escape(f"It does not cover what psac warned of: {warned}")
+        console.print(f"[bold red]{text}[/]", soft_wrap=True)
     with console.status(f"attacking {numerals.plural(entry.steps, 'step')}"):
         return psac.audit(
             noise_multiplier=entry.noise_multiplier,

@@ -14,7 +14,7 @@ from psac.app.cli.error_messages import typed
 from psac.app.cli.options import Processes, RecipeName, with_options
 from psac.app.cli.progress import price
 from psac.app.cli.recipe_options import loaded, settings
-from psac.app.cli.several_runs import say_where, total_cost, trained
+from psac.app.cli.several_runs import mark_of, say_where, title_of, total_cost, trained
 from psac.checks import unknown
 
 if TYPE_CHECKING:
@@ -130,17 +130,18 @@ def _tell(jobs: list[Job], place: Path) -> None:
     runs = [read(job.folder) for job in jobs]
     settings_groups = groups(runs)
     tests = comparisons(settings_groups)
-    console.print(_results(settings_groups))
+    console.print(_results(settings_groups, title_of(runs, "Results at the same budget")))
     console.print(_tests(tests) if tests else "Repeat each rule (--repeats) for a test.")
     total = total_cost(runs)
     console.print(total.sentence)
-    write_json(place / "compare.json", {**_facts(settings_groups, tests), "price": total.to_json()})
+    facts = _facts(settings_groups, tests) | mark_of(runs)
+    write_json(place / "compare.json", {**facts, "price": total.to_json()})
     page = report([job.folder for job in jobs], output=place / "report.html")
     say_where(place / "compare.json", page)
 
 
-def _results(groups: list[Group]) -> Table:
-    table = Table("rule", title="Results at the same budget")
+def _results(groups: list[Group], title: str | None) -> Table:
+    table = Table("rule", title=title)
     for column in ("runs", "accuracy", "epsilon"):
         table.add_column(column, justify="right")
     for group in sorted(groups, key=lambda group: -(group.mean or 0)):

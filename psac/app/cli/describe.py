@@ -43,16 +43,25 @@ def describe(
     The schema states the type of each column, its range or categories, what empty cells mean, and
     the classes. Values that were read off the records are marked: confirm or replace them.
     """
+    from psac.app.data.tables.guess import refuse_as_classes
     from psac.app.data.tables.reader import table_of
     from psac.app.data.tables.schema_text import bad_cells, guessed, schema_text
+    from psac.app.training.own_data import TABLES, is_table
     from psac.checkpoint.atomic import write_atomically
 
     place = output or table.with_suffix(".toml")
     if place.exists() and not force:
         raise typer.BadParameter(f"{place} already exists. Overwrite it with --force.")
     with typed():
+        if table.is_file() and not is_table(table):
+            raise ValueError(
+                f"{table} is not a table. Pass a file that ends in {', '.join(TABLES)}."
+            )
         content = table_of(table)
+        if not content.num_records:
+            raise ValueError(f"{table} has no records.")
         label = _label(content, label, yes)
+        refuse_as_classes(content.place, label, content.columns[label])
     answers = guessed(content, label) if yes else asked(content, label)
     classes = None if yes else _classes(content.columns[label])
     write_atomically(place, schema_text(content, label, answers, classes).encode())

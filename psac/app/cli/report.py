@@ -32,6 +32,25 @@ def report(
     page = write(runs if len(runs) > 1 else runs[0], output=output, publish=publish)
     _repeat_warnings(runs)
     console.print(as_typed(page), soft_wrap=True)
+    if publish:
+        _say_what_else(runs)
+
+
+def _say_what_else(folders: list[Path]) -> None:
+    """Prints which files may be published beside the page."""
+    from psac.app.reporting.publishing import files_to_publish
+    from psac.app.reporting.snapshot import read
+
+    for folder in folders:
+        if not (names := files_to_publish(folder)):
+            continue
+        if read(folder).is_proved:
+            text = f"you may also publish {', '.join(names)}."
+        else:
+            text = f"{', '.join(names)} belong to the page. Read its warnings before you publish."
+        errors.print(
+            f"Of {escape(str(folder))}, {text} Keep all other files with the data.", soft_wrap=True
+        )
 
 
 def _repeat_warnings(folders: list[Path]) -> None:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from psac.app.training import Job, Outcome
 
 Train = Callable[..., "list[Outcome]"]
+ON_PRIVATE = "NOT private: accuracy on private records"
 
 
 class SeveralRunsView:
@@ -59,7 +60,10 @@ class SeveralRunsView:
         self._progress.stop()
 
     def show(self, job: Job, line: dict[str, Any]) -> None:
-        handlers = {"start": self._start, "step": self._step, "evaluation": self._evaluation}
+        handlers = {
+            **{"start": self._start, "step": self._step, "evaluation": self._evaluation},
+            "warning": self._warning,
+        }
         handlers.get(line["kind"], self._end)(job, line)
 
     def _start(self, job: Job, line: dict[str, Any]) -> None:
@@ -70,6 +74,9 @@ class SeveralRunsView:
             figures="",
         )
 
+    def _warning(self, job: Job, line: dict[str, Any]) -> None:
+        errors.print(f"[yellow]Warning:[/] {escape(job.folder.name)}: {escape(line['text'])}")
+
     def _step(self, job: Job, line: dict[str, Any]) -> None:
         self._progress.update(self._bars[job.folder], completed=line["step"])
 
@@ -77,7 +84,7 @@ class SeveralRunsView:
         self._progress.update(
             self._bars[job.folder],
             completed=line["step"],
-            figures=f"accuracy {line['accuracy']:.1%}",
+            figures=f"{_marked(line)}accuracy {line['accuracy']:.1%}",
         )
 
     def _end(self, job: Job, line: dict[str, Any]) -> None:
@@ -91,13 +98,18 @@ class SeveralRunsView:
 
 def _outcome(line: dict[str, Any]) -> str:
     if line["kind"] == "end":
-        return f"accuracy {line['accuracy']:.2%} in {line['seconds']:.0f} s"
+        return f"{_marked(line)}accuracy {line['accuracy']:.2%} in {line['seconds']:.0f} s"
     if line["kind"] == "failed":
         return f"[bold red]failed[/]: {escape(line['message'])}"
     return {
         "already_finished": "already finished",
         "stopped": "[yellow]stopped[/] and saved",
     }[line["kind"]]
+
+
+def _marked(line: dict[str, Any]) -> str:
+    """The mark of a result on private records."""
+    return "" if line.get("public") is True else "not private: "
 
 
 def trained(jobs: Sequence[Job], *, title: str, processes: int, train: Train | None = None) -> bool:
@@ -123,20 +135,43 @@ def say_where(results: Path, page: Path) -> None:
         console.print(f"{what}: [bold]{escape(as_typed(path))}[/]", soft_wrap=True)
 
 
+def title_of(runs: Sequence[RunSnapshot], title: str | None = None) -> str | None:
+    """The title of a table of accuracies, which says so if any is on private records."""
+    if all(run.on_public_records for run in runs):
+        return title
+    return f"{title}. {ON_PRIVATE}" if title else ON_PRIVATE
+
+
+def mark_of(runs: Sequence[RunSnapshot]) -> dict[str, bool]:
+    """The mark of a file with the results of these runs; `"public": true` may be published."""
+    return {"public": True} if all(run.on_public_records for run in runs) else {"private": False}
+
+
 # ---- What they cost together
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TotalCost:
-    """`epsilon` is None if the ledgers cannot be added up."""
+    """`epsilon` is None if the ledgers cannot be added up.
+
+    `warnings` are those of all runs, as sentences that may be published: what they say is not
+    covered by epsilon.
+    """
 
     epsilon: float | None
     delta: float | None
     runs: int
     secure: bool
+    warnings: tuple[str, ...] = ()
 
     @property
     def sentence(self) -> str:
+        if not self.warnings:
+            return self._cost
+        return f"{self._cost} It does not cover what psac warned of: {' '.join(self.warnings)}"
+
+    @property
+    def _cost(self) -> str:
         if self.epsilon is None or self.delta is None:
             return "The total cost is unknown because the ledgers of these runs cannot be added up."
         cost = "costs" if self.secure else "would cost, without a seed,"
@@ -154,4 +189,5 @@ def total_cost(runs: Sequence[RunSnapshot]) -> TotalCost:
 
     epsilon, delta = together(runs) or (None, None)
     secure = all(run.secure is True for run in runs)
-    return TotalCost(epsilon=epsilon, delta=delta, runs=len(runs), secure=secure)
+    warnings = tuple(dict.fromkeys(text for run in runs for text in run.warnings))
+    return TotalCost(epsilon=epsilon, delta=delta, runs=len(runs), secure=secure, warnings=warnings)

@@ -13,7 +13,14 @@ from psac.app.cli.error_messages import typed
 from psac.app.cli.options import Processes, RecipeName, with_options
 from psac.app.cli.progress import price
 from psac.app.cli.recipe_options import settings
-from psac.app.cli.several_runs import TotalCost, say_where, total_cost, trained
+from psac.app.cli.several_runs import (
+    TotalCost,
+    mark_of,
+    say_where,
+    title_of,
+    total_cost,
+    trained,
+)
 from psac.app.cli.sweep_plan import SweepPlan
 
 if TYPE_CHECKING:
@@ -80,10 +87,11 @@ def _show(plan: SweepPlan, jobs: list[Job], place: Path) -> None:
     runs = [read(job.folder) for job in jobs]
     best = max(runs, key=lambda run: run.accuracy or 0)
     console.print(_table(plan, runs, best))
-    total, tuned = total_cost(runs), _tuned(plan, jobs[0])
+    total, tuned = total_cost(runs), _tuned(plan, jobs)
     console.print(_words(best, total, tuned, plan))
     results = [{"name": run.name, "accuracy": run.accuracy, "epsilon": run.epsilon} for run in runs]
     facts = {"results": results, "best": best.name, "price": total.to_json(), "tuned": tuned}
+    facts |= mark_of(runs)
     write_json(place / "results.json", {"asked": plan.to_json(), **facts})
     folders = [job.folder for job in jobs]
     page = report(folders if len(folders) > 1 else folders[0], output=place / "report.html")
@@ -91,8 +99,7 @@ def _show(plan: SweepPlan, jobs: list[Job], place: Path) -> None:
 
 
 def _table(plan: SweepPlan, runs: list[RunSnapshot], best: RunSnapshot) -> Table:
-    held_out = any(run.on_private_records for run in runs)
-    table = Table(title="NOT private: accuracy on private records" if held_out else None)
+    table = Table(title=title_of(runs))
     for column in (*plan.names, "accuracy"):
         table.add_column(column.replace("_", " "), justify="right")
     for run in sorted(runs, key=lambda run: -(run.accuracy or 0)):
@@ -102,18 +109,21 @@ def _table(plan: SweepPlan, runs: list[RunSnapshot], best: RunSnapshot) -> Table
     return table
 
 
-def _tuned(plan: SweepPlan, job: Job) -> float | None:
-    """Epsilon of releasing only the best of a random number of runs; None for a grid."""
+def _tuned(plan: SweepPlan, jobs: list[Job]) -> float | None:
+    """Epsilon of releasing only the best of a random number of runs; None for a grid.
+
+    Every run counts as the most expensive one: steps that were lost with a process are spent.
+    """
     import psac
     from psac.app.training import Run
 
     if plan.choices:
         return None
-    summary = Run(job.folder).summary()
+    summary = Run(jobs[0].folder).summary()
     return psac.tuned_epsilon(
         noise_multiplier=summary["noise_multiplier"],
         sampling_rate=summary["expected_batch_size"] / summary["num_records"],
-        steps=summary["steps"],
+        steps=max(Run(job.folder).ledger().steps for job in jobs),
         delta=summary["delta"],
         expected_runs=plan.expected_runs,
         sampling=plan.recipe.sampling,

@@ -30,6 +30,7 @@ class SweepPlan:
         cls, name: str, tries: list[str], ranges: list[str], runs: float, settings: dict[str, Any]
     ) -> SweepPlan:
         from psac.app.cli.recipe_options import loaded
+        from psac.app.training.own_data import asks_for_noise
         from psac.app.training.splits import refuse_unknown_data
 
         if bool(tries) == bool(ranges):
@@ -44,6 +45,11 @@ class SweepPlan:
         for name, values in ends.items():
             if len(values) != 2:
                 raise ValueError(f"--range {name} has {len(values)} numbers. Give LOW:HIGH.")
+        if ends and asks_for_noise(recipe):
+            raise ValueError(
+                "a random search (--range) cannot be priced if every run also releases ranges or "
+                "categories with noise. State them in the schema, or try a grid (--try)."
+            )
         pairs = {name: (values[0], values[1]) for name, values in ends.items()}
         return cls(recipe=recipe, choices=choices, ranges=pairs, expected_runs=runs)
 

@@ -25,6 +25,8 @@ from psac.app.data.entry import DataNotFound
 from psac.app.data.images import scaled
 from psac.app.data.records import TensorRecords
 
+MANY = 1000  # classes
+
 
 def from_npz(
     path: str | os.PathLike[str],
@@ -74,6 +76,11 @@ def _labels(
     least, largest = int(labels.min()), int(labels.max())
     if least < 0:
         raise ValueError(f"{file}: y has the class {least}. Count classes from 0.")
+    if stated is None and largest >= max(len(y), MANY):
+        raise ValueError(
+            f"{file}: y has the class {largest}, but only {len(y)} records. Labels count the "
+            "classes from 0. If they do, pass classes."
+        )
     known = classes_of(file, "array y", stated, [str(k) for k in range(largest + 1)], unsafe)
     if largest >= len(known.names):
         raise ValueError(

@@ -108,9 +108,14 @@ def seeded(seed: str | None) -> Html:
 
 
 def warning_texts(run: RunSnapshot) -> list[str]:
-    """What psac warned of; in full if the run is that of its owner."""
-    short = () if set(run.warned) - {SEE_OWNER} and run.warnings == (SEE_OWNER,) else run.warnings
-    return list(dict.fromkeys((*short, *run.warned)))
+    """What psac warned of, each once; in full if the run is that of its owner."""
+    whole = set(run.warned) - {SEE_OWNER}
+
+    def is_repeated(sentence: str) -> bool:
+        others = whole - {sentence}
+        return bool(others) and (sentence == SEE_OWNER or any(sentence in t for t in others))
+
+    return [s for s in dict.fromkeys((*run.warnings, *run.warned)) if not is_repeated(s)]
 
 
 def _warned(run: RunSnapshot) -> Html | None:

@@ -1,18 +1,21 @@
 """What of a run may be published: a list of what is allowed, and nothing else.
 
+`files_to_publish` names the files of a run folder that hold nothing of a private record.
+
 Guarantees: `published` keeps settings, public constants, what noise protects, and results whose
 lines say `"public": true`.  Whatever is not listed here is left out, so that no later step can show
-it.  A line that says nothing about itself is private.
+it.  A line that says nothing about itself is private.  Of a path, only the last name is kept.
 """
 
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from psac.app.reporting.snapshot import RunSnapshot
+from psac.app.reporting.snapshot import RunSnapshot, read
 from psac.app.training.privacy_warnings import SEE_OWNER
 
 # What follows from released values and public constants only.
@@ -33,6 +36,17 @@ SETTINGS = (
 )
 OF_NAMED_DATA = ("data_settings",)  # those of your own data may hold values of records
 RESULTS = ("accuracy", "constant_accuracy", "loss", "per_class_accuracy", "confusion_matrix")
+
+
+# What noise protects, or says only what was released.  The recipe and the environment name folders.
+ALWAYS = ("ledger.json", "model.safetensors", "released.json")
+OF_PUBLIC_RECORDS = ("predictions.json", "summary.json")
+
+
+def files_to_publish(folder: Path) -> list[str]:
+    """The files of the run that may be published with its page; the others stay with the data."""
+    names = [*ALWAYS, *(OF_PUBLIC_RECORDS if read(folder).on_public_records else ())]
+    return [name for name in names if (folder / name).is_file()]
 
 
 def published(run: RunSnapshot) -> RunSnapshot:
@@ -68,8 +82,25 @@ def _recipe(run: RunSnapshot) -> dict[str, Any]:
 def _environment(run: RunSnapshot) -> dict[str, Any]:
     resumed = run.environment.get("resumed")
     dates = [_only(each, ("date",)) for each in resumed] if isinstance(resumed, list) else []
-    typed = ("command",) if run.on_named_data and "data_root" not in run.recipe else ()
-    return _only(run.environment, (*ENVIRONMENT, *typed)) | {"resumed": dates}
+    kept = _only(run.environment, ENVIRONMENT) | {"resumed": dates}
+    command = run.environment.get("command")
+    if isinstance(command, str) and run.on_named_data and "data_root" not in run.recipe:
+        kept["command"] = _without_folders(command)
+    return kept
+
+
+def _without_folders(command: str) -> str:
+    """The command with only the last names of paths that start elsewhere: folders may name people.
+
+    >>> _without_folders("psac train mnist --run '/home/jane doe/first' --data-settings=~/x/y.toml")
+    'psac train mnist --run first --data-settings=y.toml'
+    """
+    try:
+        words = shlex.split(command)
+    except ValueError:  # an unclosed quotation mark: nothing is known about its paths
+        return ""
+    elsewhere = re.compile(r"([-\w]*=)?(?:/|~|\.\.|\w:[\\/]).*[\\/](.*)", re.S)
+    return shlex.join([elsewhere.sub(lambda m: (m[1] or "") + m[2], word) for word in words])
 
 
 def _only(line: Mapping[str, Any], keys: Iterable[str]) -> dict[str, Any]:

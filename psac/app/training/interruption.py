@@ -44,6 +44,32 @@ class Interrupted(Stopped):
         )
 
 
+class LastingInterrupt:
+    """A context in which Ctrl-C raises KeyboardInterrupt at its end, if it was swallowed before.
+
+    Some packages swallow it while they are imported, and a long training would start all the same.
+    """
+
+    def __init__(self) -> None:
+        self._heard, self._is_installed = False, False
+
+    def __enter__(self) -> None:
+        is_main = threading.current_thread() is threading.main_thread()
+        if is_main and signal.getsignal(signal.SIGINT) == signal.default_int_handler:
+            signal.signal(signal.SIGINT, self._handle)
+            self._is_installed = True
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if self._is_installed:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        if self._heard and kind is None:
+            raise KeyboardInterrupt
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        self._heard = True
+        signal.default_int_handler(number, frame)
+
+
 class Interruption:
     def __init__(self) -> None:
         self.requested = False

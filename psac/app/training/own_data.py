@@ -27,7 +27,7 @@ from psac.app.training.recipe import Recipe
 from psac.checks import number, unknown
 
 Split = Literal["train", "test"]
-TABLES = (".csv", ".tsv", ".parquet")
+TABLES = (".csv", ".tsv", ".tab", ".parquet")
 ENDINGS = (*TABLES, ".npz")
 SHARE = "privacy_share"
 
@@ -47,12 +47,16 @@ def load_own(
     place = _place(path, split)
     if split == "train":
         return _refuse_one_class(_read(place, settings, recipe, columns), place, settings)
-    if (place.suffix in TABLES) != (columns is not None):
+    if is_table(place) != (columns is not None):
         raise ValueError(
             f"{place} and the training data in {_place(path, 'train')} are of different kinds: "
             "only one of them is a table. Use the same kind for both."
         )
     return _read(place, {**settings, "classes": classes}, recipe, columns)
+
+
+def is_table(path: Path) -> bool:
+    return path.suffix.lower() in TABLES
 
 
 def _place(path: Path, split: Split) -> Path:
@@ -83,7 +87,7 @@ def _read(
     reader, arguments = _reader(place), dict(settings)
     _check_settings(place, reader, settings)
     source: Any = place
-    if place.suffix in TABLES:
+    if is_table(place):
         arguments.pop(SHARE, None)
         source, arguments["columns"] = table_of(place), columns
         if columns is None and asks_for_noise(recipe):
@@ -126,8 +130,8 @@ def _reader(place: Path) -> Callable[..., AnyRecords]:
     readers = {**dict.fromkeys(TABLES, data.from_table), ".npz": data.from_npz}
     if place.is_dir():
         return data.from_folder
-    if place.suffix in readers:
-        return readers[place.suffix]
+    if (ending := place.suffix.lower()) in readers:
+        return readers[ending]
     raise ValueError(
         f"{place} cannot be read. Pass a folder of images by class, or a file that ends in "
         f"{', '.join(ENDINGS)}."
@@ -136,12 +140,12 @@ def _reader(place: Path) -> Callable[..., AnyRecords]:
 
 def _check_settings(place: Path, reader: Callable[..., Any], settings: Mapping[str, Any]) -> None:
     known = sorted(list(inspect.signature(reader).parameters)[1:])
-    if place.suffix in TABLES:
+    if is_table(place):
         known = sorted([*KEYS, "schema", SHARE])
     for name in settings:
         if name not in known:
             raise ValueError(f"{place}: {unknown('data setting', name, known)}")
-    if place.suffix in TABLES and "label" not in settings:
+    if is_table(place) and "label" not in settings:
         raise ValueError(
             f"{place} is a table: state the column of its classes by --label, or label in "
             f"data_settings. Its columns: {', '.join(table_of(place).columns)}."
@@ -154,7 +158,7 @@ def _refuse_one_class(records: AnyRecords, place: Path, settings: Mapping[str, A
         return records
     if place.is_dir():
         where = f"are in the folder '{records.classes[0]}'"
-    elif place.suffix in TABLES:
+    elif is_table(place):
         where = f"have the class '{records.classes[0]}' in the column '{settings['label']}'"
     elif isinstance(records, TensorRecords) and records.tensors[1].ndim == 2:
         raise ValueError(

@@ -8,6 +8,7 @@ epsilon is that of the ledger, next to the warnings of psac and whether the nois
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -66,7 +67,7 @@ def write_model(
 ) -> None:
     """Writes the weights, with what is needed to build the model and what it cost."""
     how = {
-        "model": recipe.model,
+        "model": Path(recipe.model).name,  # of your own network, without its folder
         "model_settings": recipe.model_settings,
         "copies": recipe.copies,
         "shift": recipe.shift,

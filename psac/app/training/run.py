@@ -16,9 +16,10 @@ Guarantees: a kill at any moment leaves each file in its old or its new version,
 line of metrics.jsonl, which is dropped on resuming.  The ledger is written before the checkpoint
 and the model, so that it never counts less than they hold.
 
-Recipe, environment, ledger and model are as private as the ledger says, and so is an evaluation on
-public test records.  Lines with `"private": false` in metrics.jsonl and summary.json were computed
-from private records without noise.  Keep the checkpoint with the data.
+Ledger, model and released columns are as private as the ledger says, and so is an evaluation on
+public test records.  Recipe and environment may name folders.  Lines with `"private": false` in
+metrics.jsonl and summary.json were computed from private records without noise.  Keep the
+checkpoint with the data.
 """
 
 from __future__ import annotations
@@ -111,7 +112,7 @@ class Run:
         how = self.model_facts()
         model = network(
             how["model"],
-            self.model_source(how["model"]),
+            self.model_source(self.recipe().model if self.started else how["model"]),
             input_shape=tuple(how["input_shape"]),
             classes=len(how["classes"]),
             settings=how["model_settings"],

@@ -39,7 +39,7 @@ from psac.app.training.assembly import (
 from psac.app.training.clock import Clock
 from psac.app.training.environment import environment
 from psac.app.training.evaluation import Evaluation, SeveralLabels, evaluate, loss_of
-from psac.app.training.interruption import Interrupted, Interruption
+from psac.app.training.interruption import Interrupted, Interruption, LastingInterrupt
 from psac.app.training.metrics import MetricsLog
 from psac.app.training.observer import Observer, Silent
 from psac.app.training.price import price
@@ -87,8 +87,9 @@ def train(
     run.refuse_changed_model(recipe)
     device = device_of(recipe)
     with PrivacyWarnings() as privacy_warnings:
-        splits = load_splits(recipe, run.released()).to(device)
-        trainer = Trainer(recipe, run, splits, observer or Silent(), privacy_warnings)
+        with LastingInterrupt():
+            splits = load_splits(recipe, run.released()).to(device)
+            trainer = Trainer(recipe, run, splits, observer or Silent(), privacy_warnings)
         try:
             with run.locked(), seeded(seed_of_training(recipe), device):
                 run.refuse(

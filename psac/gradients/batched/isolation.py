@@ -223,10 +223,10 @@ def refuse_change(
     is_apart = is_finite & ~((new - old).abs() <= allowed * scale)
     for place in is_apart.nonzero().flatten().tolist()[:1]:
         raise NotIsolated(
-            f"the {what} of record {variant.records[place]} changes from {float(old[place]):.8g} "
-            f"to {float(new[place]):.8g} when {variant.text}. With batched=True the loss of each "
-            "record must be computed from it alone, whatever the other records, their number and "
-            "their order are. Without batched=True psac keeps records apart by itself."
+            f"the {what} of record {variant.records[place]} changes when {variant.text}. With "
+            "batched=True the loss of each record must be computed from it alone, whatever the "
+            "other records, their number and their order are. Without batched=True psac keeps "
+            "records apart by itself."
         )
 
 

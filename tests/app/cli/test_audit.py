@@ -44,6 +44,16 @@ def test_a_run_is_attacked_with_its_own_plan(call, run, monkeypatch):
     assert "clopper_pearson" in " ".join(found.out.split())
 
 
+@pytest.mark.filterwarnings("ignore::psac.PrivacyWarning")
+def test_what_the_epsilon_of_the_attacked_run_does_not_cover_is_said(call, place):
+    text = (place / "mine.toml").read_text()
+    (place / "own.toml").write_text(text.replace('classes = ["0", "1"]', "unsafe = true"))
+    assert call("train", "own.toml", *SHORT, "--run", "first").code == 0
+    found = call("audit", "first", *FEW)
+    sentence = "The classes in the array y were read off the private records."
+    assert f"It does not cover what psac warned of: {sentence}" in " ".join(found.out.split())
+
+
 def test_noise_that_is_too_small_fails_the_command(call, run, monkeypatch):
     honest = psac.private.run.add_noise_
 

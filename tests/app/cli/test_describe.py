@@ -88,6 +88,35 @@ def test_a_schema_is_not_overwritten_without_force(here):
     assert "--yes needs --label" in refused("data", "describe", "patients.csv", "--yes", "--force")
 
 
+@pytest.mark.parametrize(
+    "name, content, message",
+    [
+        ("head.csv", b"age,back\n", "head.csv has no records"),
+        ("t.xlsx", b"PK", "t.xlsx is not a table. Pass a file that ends in .csv, .tsv"),
+        ("latin.csv", "age,back\né,no\n".encode("latin1"), "it is not UTF-8). Save it as that"),
+        ("folder/train.csv", b"age,back\n1,no\n", "folder is a folder. Pass a table in it"),
+    ],
+)
+def test_what_is_no_table_is_told_what_it_is(tmp_path, monkeypatch, name, content, message):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / name).write_bytes(content)
+    said = refused("data", "describe", name.partition("/")[0], "--label", "back", "--yes")
+    assert message in " ".join(said.replace("│", " ").split())
+    assert not list(tmp_path.glob("*.toml"))
+
+
+def test_a_column_that_identifies_records_is_no_column_of_classes(here):
+    said = refused("data", "describe", "patients.csv", "--label", "patient_id", "--yes")
+    assert "has 5,000 distinct values in 5,000 records" in " ".join(said.replace("│", " ").split())
+    assert not (here / "patients.toml").exists()
+    train = ("train", "--data", "patients.csv", "--label", "patient_id", *TRAIN)
+    for unsafe in ("true", "false"):
+        said = refused(*train, "--data-settings", f"unsafe={unsafe}", "--run", "run")
+        assert "cannot hold the classes" in said
+        assert not re.search(r"P\d{5}", said)
+
+
 def test_answers_are_the_owners_own_word(here):
     answers = [
         *("back", "ignore"),

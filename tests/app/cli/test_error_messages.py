@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import psac
-from psac.app.cli.app import main
+from psac.app.cli.app import command_line, main
 
 
 @pytest.fixture
@@ -53,3 +53,8 @@ def test_debug_lets_the_traceback_through(place, broken):
 
 def test_brackets_in_a_message_are_no_markup(call, place):
     assert "'[bold]x'" in call("report", "[bold]x").message
+
+
+def test_a_traceback_shows_no_values_of_variables():
+    """Older versions of typer show them by default, and they may be those of records."""
+    assert command_line().pretty_exceptions_show_locals is False

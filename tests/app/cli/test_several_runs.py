@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import pytest
@@ -10,6 +11,7 @@ from scipy import stats
 import psac
 from psac.app.reporting import numerals
 from psac.app.training import Run
+from psac.app.training.run import write_json
 
 SHORT = ("--epochs", "0.5", "--physical-batch-size", "64")
 
@@ -153,6 +155,83 @@ def test_choosing_by_held_out_records_is_not_covered(call, place, at_once, searc
     text = " ".join(done.out.split())
     assert "that choice is not covered" in text
     assert "NOT private" in text
+
+
+@pytest.mark.parametrize(
+    "command, file",
+    [
+        (("compare", "mine.toml", "--rule", "psac", "--repeats", "1"), "compare-mine/compare.json"),
+        (("sweep", "mine.toml", "--try", "r=0.1"), "sweep-mine/results.json"),
+    ],
+)
+@pytest.mark.parametrize("public", [False, True])
+def test_results_on_private_records_are_marked_in_every_line_and_file(
+    call, place, at_once, command, file, public
+):
+    done = call(*command, *SHORT, *["--test-is-public"] * public)
+    assert done.code == 0, done.err
+    found = json.loads((place / "runs" / file).read_text())
+    mark = {"public": True} if public else {"private": False}
+    assert {key: found[key] for key in ("public", "private") if key in found} == mark
+    assert ("not private: accuracy" in done.out) is not public
+    assert ("NOT private: accuracy on private records" in " ".join(done.out.split())) is not public
+
+
+@pytest.mark.parametrize(
+    "command, file",
+    [
+        (("compare", "own.toml", "--rule", "psac", "--repeats", "1"), "compare-own/compare.json"),
+        (("sweep", "own.toml", "--try", "r=0.1"), "sweep-own/results.json"),
+    ],
+)
+def test_the_cost_of_several_runs_names_what_it_does_not_cover(call, place, at_once, command, file):
+    text = (place / "mine.toml").read_text()
+    (place / "own.toml").write_text(text.replace('classes = ["0", "1"]', "unsafe = true"))
+    done = call(*command, *SHORT)
+    assert done.code == 0, done.err
+    sentence = "The classes in the array y were read off the private records."
+    assert f"does not cover what psac warned of: {sentence}" in " ".join(done.out.split())
+    assert json.loads((place / "runs" / file).read_text())["price"]["warnings"] == [sentence]
+
+
+def test_a_random_search_does_not_leave_out_what_each_run_releases_before_training(call, place):
+    text = (place / "mine.toml").read_text()
+    own = '[data_settings]\nlabel = "y"\nranges = "private"\nprivacy_share = 0.2\n'
+    (place / "own.toml").write_text(text.partition("[data_settings]")[0] + own)
+    refused = call("sweep", "own.toml", "--range", "r=0.1:1")
+    assert refused.code == 2
+    assert "(--range) cannot be priced" in refused.message
+    assert not (place / "runs").exists()
+
+
+def test_a_random_search_counts_steps_that_were_lost_with_a_process(
+    call, place, at_once, monkeypatch
+):
+    train_here = psac.training.train_many
+
+    def with_loss(jobs, **settings):
+        outcomes = train_here(jobs, **settings)
+        run = Run(jobs[-1].folder)
+        ledger = run.ledger()
+        (entry,) = ledger.training
+        ledger.record(**{**dataclasses.asdict(entry), "steps": 5})
+        write_json(run.ledger_path, ledger.to_json())
+        return outcomes
+
+    monkeypatch.setattr(psac.training, "train_many", with_loss)
+    words = ("sweep", "mine.toml", *SHORT, "--range", "learning_rate=0.1:10")
+    assert call(*words, "--expected-runs", "1.5").code == 0
+    folder = place / "runs" / "sweep-mine"
+    found = json.loads((folder / "results.json").read_text())
+    summary = Run(folder / found["best"]).summary()
+    expected = psac.tuned_epsilon(
+        noise_multiplier=4.0,
+        sampling_rate=32 / 200,
+        steps=summary["steps"] + 5,
+        delta=summary["delta"],
+        expected_runs=1.5,
+    )
+    assert found["tuned"] == pytest.approx(expected)
 
 
 def test_a_failed_run_fails_the_command(call, place, monkeypatch):

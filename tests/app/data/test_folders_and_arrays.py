@@ -166,6 +166,7 @@ def test_columns_of_labels_can_have_names(tmp_path):
         ({"x": np.array(["a"]), "y": np.zeros(1)}, "x is of type <U1"),
         ({"x": np.array([np.nan]), "y": np.zeros(1)}, "not finite"),
         ({"x": np.zeros(1), "y": np.array([-1])}, "Count classes from 0"),
+        ({"x": np.zeros(2), "y": np.array([0, 10**9])}, "class 1000000000, but only 2 records"),
         ({"x": np.array([{}], object), "y": np.zeros(1)}, "cannot be used"),
     ],
 )

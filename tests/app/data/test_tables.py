@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import subprocess
 import sys
 
 import numpy as np
@@ -18,8 +19,13 @@ from psac.app.data import (
     from_parquet,
     from_table,
 )
+from psac.app.data.tables.cells import Cells
+from psac.app.data.tables.columns import Column
+from psac.app.data.tables.guess import guess
 from psac.app.data.tables.loading import new_records
 from psac.app.data.tables.reader import table_of
+from psac.app.data.tables.schema_text import lines_of
+from psac.app.toml import tomllib
 from tests.app.data.small_files import write
 
 PEOPLE = "age,city,income\n20,Rome,low\n40,Oslo,high\n60,Rome,low\n"
@@ -165,6 +171,28 @@ def test_missing_categories_are_as_stated():
     assert features({"c": ["NA", ""]}, categories={"c": ["NA"]}) == [[1], [0]]
 
 
+@pytest.mark.parametrize(
+    "said, message",
+    [
+        ({"ranges": {"x": [0, 9]}, "missing": {"x": "mean"}}, "'mean': pass 'indicator', or a num"),
+        ({"categories": {"x": ["1"]}, "missing": {"x": "9"}}, "'9': pass .*, or a category of 1"),
+        (
+            {"dates": {"x": ["2020-01-01", "2021-01-01"]}, "missing": {"x": 3}},
+            "3: pass 'indicator', or a date such as",
+        ),
+        ({"unsafe": True, "missing": {"x": "mean"}}, "'mean': pass 'indicator', or a number"),
+    ],
+)
+def test_a_constant_that_does_not_fit_its_column_is_refused(said, message):
+    with pytest.raises(ValueError, match=r"missing\['x'\] is " + message):
+        features({"x": [1, 1]}, **said)
+
+
+def test_a_constant_that_was_not_released_is_none_of_the_categories():
+    column = Column(kind="categories", categories=("a",), missing="rare")
+    assert column.features("x", Cells.of(["a", ""]))[0].tolist() == [[1], [0]]
+
+
 def test_dates_are_scaled_between_public_days():
     for cells in (
         ["2020-01-01", "2020-01-11", "2030-01-01"],
@@ -291,10 +319,6 @@ def test_one_reader_for_text_parquet_and_frames(tmp_path):
     first = from_csv(tmp_path / "t.csv", **said)
     others = [from_parquet(tmp_path / "t.parquet", **said), from_table(table, **said)]
     others += [from_csv(tmp_path / "t.tsv", **said), from_table(table.to_pydict(), **said)]
-    for module in ("pandas", "polars"):
-        if module in sys.modules or __import__("importlib.util").util.find_spec(module):
-            frames = pytest.importorskip(module)
-            others.append(from_table(frames.DataFrame(table.to_pydict()), **said))
     for other in others:
         assert torch.equal(other.tensors[0], first.tensors[0])
         assert torch.equal(other.tensors[1], first.tensors[1])
@@ -305,6 +329,91 @@ def test_one_reader_for_text_parquet_and_frames(tmp_path):
         from_table(arrow.table({"x": [[1], [2]], "y": ["a", "b"]}), label="y")
     with pytest.raises(TypeError, match="cannot be read as a table"):
         from_table(3, label="y")
+
+
+def test_a_range_that_one_record_makes_wide_is_told():
+    plain = Cells.of([str(k % 50) for k in range(1000)])
+    assert guess(plain).usual is None
+    lines = lines_of("bmi", found := guess(Cells.of([*plain.texts() * 20, "98765.5"])), plain)
+    assert found.range == (0, 100_000)
+    assert lines[0].startswith("# nearly all values are between 0 and 50;")
+    assert tomllib.loads("\n".join(lines))["ranges"]["bmi"] == [0, 100_000]
+
+
+def test_reading_a_file_does_not_import_pandas(tmp_path):
+    """pyarrow imports it in a place that swallows Ctrl-C, and it takes a second."""
+    arrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    days = [datetime.datetime(2020, 1, 1), None]
+    table = arrow.table({"age": [20, None], "ward": ["a", "b"], "since": days})
+    table = table.set_column(1, "ward", table["ward"].dictionary_encode())
+    parquet.write_table(table, tmp_path / "t.parquet")
+    write(tmp_path, {"t.csv": "age,ward\n20,a\n,b\n"})
+    code = """
+import sys
+from psac.app.data.tables.reader import table_of
+tables = [table_of(place) for place in sys.argv[1:]]
+print([table.num_records for table in tables], "pandas" in sys.modules)
+"""
+    words = [sys.executable, "-c", code, str(tmp_path / "t.csv"), str(tmp_path / "t.parquet")]
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert done.stdout == "[2, 2] False\n", done.stderr
+
+
+def frames_of(rows: dict) -> dict[str, object]:
+    """The rows as frames of pandas and polars with all their kinds of columns."""
+    pandas, polars = pytest.importorskip("pandas"), pytest.importorskip("polars")
+    pytest.importorskip("pyarrow")
+    one, two = pandas.DataFrame(rows), polars.DataFrame(rows)
+    return {
+        "pandas": one,
+        "with an index": pandas.DataFrame(rows, index=[7, 7, 8, 9]),
+        "categories of pandas": one.astype({"ward": "category", "back": "category"}),
+        "objects": one.astype(object),
+        "nullable": one.convert_dtypes(),
+        "backed by pyarrow": one.convert_dtypes(dtype_backend="pyarrow"),
+        "times of pandas": one.assign(since=pandas.to_datetime(one["since"])),
+        "numbers and text": one.assign(age=["20", None, 40.5, 17]),
+        "polars": two,
+        "categories of polars": two.with_columns(two["ward"].cast(polars.Categorical)),
+        "times of polars": two.with_columns(two["since"].cast(polars.Datetime)),
+    }
+
+
+def test_frames_of_pandas_and_polars_give_the_same_records():
+    day = datetime.date
+    rows = {
+        "age": [20.0, None, 40.5, 17.0],
+        "ward": ["a", "b", None, "a"],
+        "since": [day(2020, 1, 1), day(2021, 1, 1), None, day(2020, 5, 5)],
+        "ok": [True, False, True, True],
+        "back": [0, 1, 1, 0],
+    }
+    said = {
+        **{"label": "back", "classes": [0, 1], "ranges": {"age": [0, 100]}},
+        "categories": {"ward": ["a", "b"], "ok": ["True", "False"]},
+        **{"dates": {"since": ["2020-01-01", "2022-01-01"]}, "missing": "indicator"},
+    }
+    expected = from_table(rows, **said).tensors
+    for name, frame in frames_of(rows).items():
+        found = from_table(frame, **said).tensors
+        assert torch.equal(found[0], expected[0]), name
+        assert torch.equal(found[1], expected[1]), name
+
+
+def test_bad_cells_of_a_frame_are_reported_as_those_of_a_file():
+    pandas, polars = pytest.importorskip("pandas"), pytest.importorskip("polars")
+    pytest.importorskip("pyarrow")
+    said = {"label": "y", "classes": ["a", "b"], "ranges": {"age": [0, 100]}}
+    frame = pandas.DataFrame({"age": [20, "12o", 40], "y": ["a", "b", "a"]})
+    with pytest.raises(ValueError, match="age: 1 cell is not a number: '12o' in record 2"):
+        from_table(frame, **said)
+    with pytest.raises(ValueError, match="the frame names a column twice: age, age"):
+        from_table(pandas.DataFrame([[1, 2]], columns=["age", "age"]), **said)
+    with pytest.raises(TypeError, match=r"LazyFrame cannot be read as a table\. Call its collect"):
+        from_table(polars.LazyFrame({"age": [1]}), **said)
+    with pytest.raises(TypeError, match="a Series cannot be read as a table"):
+        from_table(pandas.Series([1]), **said)
 
 
 @pytest.mark.parametrize(

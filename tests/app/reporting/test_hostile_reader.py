@@ -12,6 +12,7 @@ import pytest
 from PIL import Image
 
 from psac.app.reporting import report
+from psac.app.reporting.publishing import files_to_publish
 from psac.app.reporting.thumbnails import png
 from psac.app.training import Recipe, Run, train
 
@@ -19,19 +20,14 @@ SETTINGS = {
     **{"model": "linear", "noise_multiplier": 4.0, "delta": 1e-3},
     **{"batch_size": 16, "epochs": 0.5, "learning_rate": 0.5},
 }
-FOR_THE_OWNER = {  # by docs/runs.md; the lock and the journal are empty of records, too
-    *("checkpoint.safetensors", "checkpoint.safetensors.journal", "metrics.jsonl"),
-    *("summary.json", "report.html", ".lock"),
-}
 
 
 def published(run: Run) -> dict[str, bytes]:
-    """Every file of the folder that is not kept with the data, the page to publish among them."""
-    report(run.folder, publish=True)
-    report(run.folder)
-    files = {path.name: path for path in run.folder.rglob("*") if path.is_file()}
-    found = {name: path.read_bytes() for name, path in files.items() if name not in FOR_THE_OWNER}
-    assert {"report-public.html", "model.safetensors", "ledger.json", "recipe.toml"} <= set(found)
+    """The files that the command line names, and the page to publish."""
+    page = report(run.folder, publish=True)
+    files = [page, *(run.folder / name for name in files_to_publish(run.folder))]
+    found = {path.name: path.read_bytes() for path in files}
+    assert {"report-public.html", "model.safetensors", "ledger.json"} <= set(found)
     return found
 
 
@@ -73,11 +69,13 @@ def test_no_cell_of_a_table_is_in_any_file_that_may_be_published(patients):
     run, cells = patients
     assert len(cells) > 600
     files = published(run)
-    assert "predictions.json" not in files
+    assert not run.predictions_path.exists()
     hits = {(name, cell) for name, data in files.items() for cell in cells if cell.encode() in data}
     assert not hits
+    assert not [name for name, data in files.items() if str(run.folder.parent).encode() in data]
     page = files["report-public.html"].decode()
     assert "public test" not in page
+    report(run.folder)
     accuracy = f"{100 * run.summary()['accuracy']:.1f}"
     assert f"{accuracy}\N{NARROW NO-BREAK SPACE}%" not in page
     assert f"{accuracy}\N{NARROW NO-BREAK SPACE}%" in (run.folder / "report.html").read_text()
@@ -126,8 +124,9 @@ def test_no_picture_and_no_name_of_one_is_in_any_file_that_may_be_published(tmp_
     found = pictures(tmp_path / "all", np.random.default_rng(1))
     own = {"size": 8, "channels": 1, "classes": ["dark", "light"]}
     recipe = Recipe(data=str(tmp_path / "all"), data_settings=own, **SETTINGS)
-    files = published(train(recipe, tmp_path / "run"))
-    assert "predictions.json" not in files
+    run = train(recipe, tmp_path / "run")
+    files = published(run)
+    assert not run.predictions_path.exists()
     for name, data in files.items():
         assert b"jane" not in data, name
         assert b"<img" not in data, name

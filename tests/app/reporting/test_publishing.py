@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 
 import pytest
 
-from psac.app.reporting.publishing import published
+from psac.app.reporting.publishing import files_to_publish, published
 from psac.app.reporting.snapshot import read
 from tests.app.reporting.pages import page_of, public_part, words_of
 
@@ -199,6 +200,34 @@ def test_folders_and_the_settings_of_own_data_are_not_published(runs, tmp_path):
     assert "SENTINEL" not in page
     assert "jane" not in page
     assert "cnn on all.csv" in page
+
+
+def test_files_that_name_folders_or_private_results_stay_with_the_data(runs):
+    always = ["ledger.json", "model.safetensors"]
+    for name, folder in runs.items():
+        found = files_to_publish(folder)
+        there = [file for file in always if (folder / file).exists()]
+        of_results = [file for file in found if file in ("summary.json", "predictions.json")]
+        assert found == [*there, *of_results], name
+        assert not of_results or read(folder).on_public_records, name
+    assert "summary.json" in files_to_publish(runs["secure"])
+    assert "summary.json" not in files_to_publish(runs["held-out"])
+
+
+def test_a_published_command_names_no_folder_of_its_user(runs, tmp_path):
+    own = shutil.copytree(runs["secure"], tmp_path / "own")
+    recipe = re.sub(r"data_root = .*\n", "", (own / "recipe.toml").read_text())
+    (own / "recipe.toml").write_text(recipe)
+    environment = json.loads((own / "environment.json").read_text())
+    words = "psac train mnist --run '/home/jane doe/first' --model-settings=~jane/x.toml --r 0.1"
+    (own / "environment.json").write_text(json.dumps(environment | {"command": words}))
+    page = page_of(own, tmp_path, publish=True)
+    assert "jane" not in page
+    assert "psac train mnist --run first --model-settings=x.toml --r 0.1" in words_of(page)
+    assert "jane" in page_of(own, tmp_path)
+    environment["command"] = "psac train --run '/home/jane"
+    (own / "environment.json").write_text(json.dumps(environment))
+    assert "jane" not in page_of(own, tmp_path, publish=True)
 
 
 # ---- Warnings

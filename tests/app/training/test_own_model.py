@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import signal
@@ -79,6 +80,16 @@ def test_a_run_trains_the_network_and_keeps_it(networks, name, settings, paramet
     assert sum(p.numel() for p in model.parameters()) == parameters
     assert model(torch.randn(5, 4)).shape == (5, 3)
     assert Run("run").recipe() == run.recipe()
+
+
+def test_the_header_of_the_model_names_no_folder_of_its_user(networks, monkeypatch):
+    run = train(dataclasses.replace(asked("plain"), model=f"{networks}:plain"), "run")
+    assert run.model_facts()["model"] == "networks.py:plain"
+    assert str(networks.parent).encode() not in run.model_path.read_bytes()
+    monkeypatch.chdir("run")  # where networks.py is not
+    assert len(list(Run(".").model().parameters())) == 4
+    networks.unlink()
+    assert len(list(Run(".").model().parameters())) == 4
 
 
 def test_a_network_that_vmap_refuses_is_trained_one_record_at_a_time_and_the_summary_says_so():

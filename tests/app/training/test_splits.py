@@ -189,6 +189,16 @@ def test_a_single_file_is_for_training_and_a_part_can_be_held_out(tmp_path):
 TABLE = {"label": "label", "classes": ["cat", "dog"], "ranges": {"x": [0, 10]}}
 
 
+@pytest.mark.parametrize("name", ["MINE.CSV", "mine.Tab"])
+def test_the_end_of_a_name_may_be_in_capitals(tmp_path, name):
+    mark = "\t" if name.endswith("Tab") else ","
+    rows = [f"{k % 10}{mark}{'cat' if k % 2 else 'dog'}" for k in range(60)]
+    (tmp_path / name).write_text("\n".join([f"x{mark}label", *rows]) + "\n")
+    own = recipe(data=str(tmp_path / name), data_settings=TABLE, validation_fraction=0.5)
+    found = load_splits(own)
+    assert len(found.training) + len(found.evaluation) == 60
+
+
 def test_test_labels_count_the_classes_of_training(tmp_path):
     (tmp_path / "train.csv").write_text("x,label\n1,cat\n2,dog\n3,emu\n")
     (tmp_path / "test.csv").write_text("x,label\n1,emu\n2,dog\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
@@ -300,6 +301,22 @@ def test_ctrl_c_saves_after_the_step_and_says_how_to_go_on(whole, tmp_path, step
     assert Run(folder).ledger().steps == step  # saved: nothing is repeated or lost
     assert max(line["step"] for line in Run(folder).metrics()) == step
     assert_equal_runs(train(recipe(), folder, resume=True), whole)
+
+
+def test_a_ctrl_c_that_was_swallowed_while_reading_still_stops(tmp_path, monkeypatch):
+    read = trainer_module.load_splits
+
+    def reads(*words):
+        with contextlib.suppress(KeyboardInterrupt):  # as some packages do while imported
+            signal.raise_signal(signal.SIGINT)
+        return read(*words)
+
+    monkeypatch.setattr(trainer_module, "load_splits", reads)
+    handler = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        train(recipe(), tmp_path / "run")
+    assert signal.getsignal(signal.SIGINT) == handler
+    assert not Run(tmp_path / "run").started
 
 
 def test_a_second_ctrl_c_ends_at_once_and_the_last_checkpoint_holds(whole, tmp_path):

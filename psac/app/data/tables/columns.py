@@ -101,7 +101,8 @@ class Column:
         if self.missing is None or self.missing == INDICATOR:
             return np.nan
         if self.kind == CATEGORIES:
-            return self.categories.index(str(self.missing))
+            known = str(self.missing) in self.categories  # released with noise, it may not be
+            return self.categories.index(str(self.missing)) if known else -1
         return float(self.missing) if self.kind == NUMBER else days_of(self.missing, self.form)
 
     def faults(self, name: str, cells: Cells, parsed: Parsed) -> list[str]:

@@ -11,7 +11,7 @@ it, and for `unsafe`, which takes it as it is.
 Bounds are rounded outwards, so that they are not cells.
 
 >>> guess(Cells.of(["18", "95", "33"] * 10))
-Guess(kind='number', reason='', range=(10.0, 100.0), categories=(), rare=0, form='')
+Guess(kind='number', reason='', range=(10.0, 100.0), categories=(), rare=0, form='', usual=None)
 """
 
 from __future__ import annotations
@@ -31,11 +31,13 @@ RARE = 5  # records
 FEWEST = 20  # records; in fewer, numbers may differ by chance
 MOST_CATEGORIES = 50
 WORDS_OF_TEXT = 4  # on average
+FAR = 20.0  # times the width of the usual range
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Guess:
-    """`reason` is why a column is ignored, `rare` how many values were left out."""
+    """`reason` is why a column is ignored, `rare` how many values were left out, `usual` a range of
+    nearly all numbers if the whole range is far wider."""
 
     kind: str
     reason: str = ""
@@ -43,6 +45,7 @@ class Guess:
     categories: tuple[str, ...] = ()
     rare: int = 0
     form: str = ""
+    usual: tuple[float, float] | None = None
 
 
 def guess(cells: Cells) -> Guess:
@@ -53,7 +56,7 @@ def guess(cells: Cells) -> Guess:
     if _share(numbers, counts) >= NEARLY_ALL:
         if differs_in_every_record(cells):
             return Guess(kind=IGNORED, reason="a different value in every record, like an id")
-        return Guess(kind=NUMBER, range=_bounds(numbers))
+        return Guess(kind=NUMBER, range=_bounds(numbers.values), usual=_usual(cells, numbers))
     for form in FORMS:
         days = cells.days(form)
         if _share(days, counts) >= NEARLY_ALL:
@@ -100,6 +103,17 @@ def classes_seen(cells: Cells) -> list[str]:
     )
 
 
+def refuse_as_classes(place: str, name: str, cells: Cells) -> None:
+    """Raises if most records have a label of their own: an id, or a number to be predicted."""
+    distinct = len(classes_seen(cells))
+    if len(cells) >= FEWEST and distinct > len(cells) / 2:
+        raise ValueError(
+            f"{place}: column {name!r} has {distinct:,} distinct values in {len(cells):,} records, "
+            "so it cannot hold the classes. Pass another column as the label. If it is a number to "
+            "be predicted, use psac.make_private with your own loss."
+        )
+
+
 def _numerically(value: str) -> tuple[float, str]:
     try:
         return float(value), value
@@ -112,9 +126,19 @@ def _share(parsed: Parsed, counts: np.ndarray) -> float:
     return float(counts[~parsed.bad].sum() / counts.sum())
 
 
-def _bounds(parsed: Parsed) -> tuple[float, float]:
+def _usual(cells: Cells, parsed: Parsed) -> tuple[float, float] | None:
+    """Round numbers around all but 1 % of the records on each side, if that is far narrower."""
+    values = parsed.values[cells.codes]
+    values = values[~np.isnan(values)]
+    ends = np.quantile(values, (0.01, 0.99))
+    if (values.max() - values.min()) < FAR * max(ends[1] - ends[0], 1e-12):
+        return None
+    return _bounds(ends)
+
+
+def _bounds(values: np.ndarray) -> tuple[float, float]:
     """Round numbers around all values."""
-    there = parsed.values[~np.isnan(parsed.values)]
+    there = values[~np.isnan(values)]
     low, high = float(there.min()), float(there.max())
     step = 10.0 ** math.floor(math.log10(high - low)) if high > low else 1.0
     low, high = math.floor(low / step) * step, math.ceil(high / step) * step

@@ -51,6 +51,8 @@ def table_of(source: Any) -> Table:
         return source
     if isinstance(source, (str, os.PathLike)):
         file = Path(source).expanduser()
+        if file.is_dir():
+            raise DataNotFound(f"{file} is a folder. Pass a table in it, such as {file}/train.csv.")
         if not file.is_file():
             raise DataNotFound(f"{file} does not exist.")
         return _parquet(file) if file.suffix.lower() == PARQUET else _text(file)
@@ -93,13 +95,14 @@ def _header(file: Path, separator: str) -> list[str]:
     if not header:
         raise DataNotFound(f"{file} is empty: it has neither records nor a header.")
     _refuse_other_separators(file, header)
-    if len(set(header)) < len(header):
-        raise ValueError(f"{file} names a column twice: {', '.join(header)}. Rename one.")
+    _refuse_twice(header, str(file))
     return header
 
 
 def _unreadable(file: Path, error: Exception) -> DataNotFound:
-    return DataNotFound(f"{file} cannot be read as CSV in UTF-8 ({error}).")
+    # Python's own message would quote a byte of a cell, at a place in a buffer.
+    reason = "it is not UTF-8" if isinstance(error, UnicodeDecodeError) else error
+    return DataNotFound(f"{file} cannot be read as CSV in UTF-8 ({reason}). Save it as that.")
 
 
 def _refuse_other_separators(file: Path, header: list[str]) -> None:
@@ -167,7 +170,8 @@ def _arrow(module: str = "") -> Any:
 def _parquet(file: Path) -> Table:
     parquet = _arrow(".parquet")
     try:
-        table = parquet.read_table(file)
+        with parquet.ParquetFile(file) as opened:  # read_table imports pandas
+            table = opened.read()
     except (OSError, ValueError) as error:  # pyarrow's own errors are ValueErrors
         raise DataNotFound(f"{file} cannot be read as Parquet ({error}).") from error
     return _of_arrow(table, str(file), file.stem)
@@ -175,22 +179,38 @@ def _parquet(file: Path) -> Table:
 
 def _frame(frame: Any) -> Table:
     arrow = _arrow()
-    if hasattr(frame, "reset_index"):  # pandas: its index would become a column
+    is_pandas = hasattr(frame, "reset_index") and hasattr(frame, "columns")
+    if is_pandas:  # its index would become a column
         frame = frame.reset_index(drop=True)
+        _refuse_twice([str(name) for name in frame.columns], "the frame")
     try:
         table = arrow.table(frame)
     except (TypeError, ValueError, NotImplementedError) as error:
+        if is_pandas:  # a column has cells of several types, such as a mistyped number
+            return _of_objects(frame)
+        advice = " Call its collect() first." if hasattr(frame, "collect") else ""
         raise TypeError(
-            f"{type(frame).__name__} cannot be read as a table ({error}). Pass the path of a "
+            f"a {type(frame).__name__} cannot be read as a table.{advice} Pass the path of a "
             "CSV, TSV or Parquet file, or a frame of pandas, polars or pyarrow."
         ) from error
     return _of_arrow(table, "the frame", "frame")
 
 
-def _of_arrow(table: Any, place: str, stem: str) -> Table:
-    names = [str(name) for name in table.column_names]
+def _of_objects(frame: Any) -> Table:
+    """A frame of pandas, cell by cell."""
+    cells = frame.astype(object).where(frame.notna(), None)
+    columns = {str(name): Cells.of(cells[name].tolist()) for name in frame.columns}
+    return Table("the frame", "frame", columns)
+
+
+def _refuse_twice(names: list[str], place: str) -> None:
     if len(set(names)) < len(names):
         raise ValueError(f"{place} names a column twice: {', '.join(names)}. Rename one.")
+
+
+def _of_arrow(table: Any, place: str, stem: str) -> Table:
+    names = [str(name) for name in table.column_names]
+    _refuse_twice(names, place)
     columns = {}
     for name, column in zip(names, table.columns, strict=True):
         try:
@@ -206,9 +226,30 @@ def _of_arrow(table: Any, place: str, stem: str) -> Table:
 def _from_arrow(column: Any) -> Cells:
     pyarrow = _arrow()
     if pyarrow.types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
-    if pyarrow.types.is_string(column.type):  # limited to 2 GB in one piece
+        chunks = [_decoded(chunk) for chunk in column.chunks]
+        column = pyarrow.chunked_array(chunks, None if chunks else column.type.value_type)
+    if _is_text(column):
         column = column.cast(pyarrow.large_string())
     # In one piece first, as unifying the dictionaries of many pieces takes a minute.
     encoded = column.combine_chunks().dictionary_encode(null_encoding="encode")
-    return Cells(encoded.dictionary.to_pylist(), encoded.indices.to_numpy().astype(np.int64))
+    return Cells(encoded.dictionary.to_pylist(), _codes(encoded.indices))
+
+
+def _codes(indices: Any) -> np.ndarray:
+    """The codes, as `indices.to_numpy()` imports pandas, in which Ctrl-C is lost."""
+    kind = indices.type.to_pandas_dtype()
+    codes = np.frombuffer(indices.buffers()[1], kind, indices.offset + len(indices))
+    return codes[indices.offset :].astype(np.int64)
+
+
+def _decoded(chunk: Any) -> Any:
+    """The cells of a chunk of categories."""
+    values = chunk.dictionary
+    if _is_text(values):
+        values = values.cast(_arrow().large_string())
+    return _arrow().DictionaryArray.from_arrays(chunk.indices, values).dictionary_decode()
+
+
+def _is_text(column: Any) -> bool:
+    """Whether it is text of a type that is limited to 2 GB, or for which pyarrow lacks kernels."""
+    return str(column.type) in ("string", "string_view")

@@ -24,10 +24,16 @@ from psac.app.data.tables.columns import (
     faults_of,
     refuse,
 )
-from psac.app.data.tables.guess import IGNORED, classes_seen, differs_in_every_record, guess
+from psac.app.data.tables.guess import (
+    IGNORED,
+    classes_seen,
+    differs_in_every_record,
+    guess,
+    refuse_as_classes,
+)
 from psac.app.data.tables.private_release import Budget, Release, release_columns
 from psac.app.data.tables.reader import Table
-from psac.app.data.tables.schema import Schema, unconfirmed_refused
+from psac.app.data.tables.schema import Schema, check_missing, unconfirmed_refused
 from psac.app.data.tables.schema_text import ignore_lines, lines_of
 from psac.app.toml import strings
 
@@ -48,6 +54,8 @@ def resolve(table: Table, schema: Schema, budget: Budget | None) -> Resolved:
     unconfirmed_refused(schema, table.place)
     names = [] if schema.text is not None else features_named(table, schema)
     open_columns = [name for name in names if schema.kind(name) is None]
+    if schema.classes is None and schema.label is not None:
+        refuse_as_classes(table.place, schema.label, table.columns[schema.label])
     _refuse_ids(table, schema, names)
     if not schema.unsafe:
         _refuse_open(table, schema, open_columns)
@@ -176,6 +184,8 @@ def _read_off(table: Table, schema: Schema, name: str) -> tuple[Column, str]:
             f"{table.place}, column {name!r} is {looks_like.reason}. Ignore it:\n\n"
             + "\n".join(ignore_lines(schema.ignore, {name: looks_like.reason}))
         )
+    known = looks_like.categories or None
+    check_missing(name, missing, looks_like.kind, known, looks_like.form)
     if looks_like.kind == CATEGORIES:
         column = Column(kind=CATEGORIES, categories=looks_like.categories, missing=missing)
         return column, READ_OFF.format("categories", name)

@@ -74,6 +74,10 @@ class Schema:
             self.range_of(name)
         for name in self.named(CATEGORIES):
             self.categories_of(name)
+        for name in () if isinstance(self.missing, str) else self.missing:
+            kind = self.kind(name)
+            known = self.categories_of(name) if kind == CATEGORIES else None
+            check_missing(name, self.missing_of(name), kind, known, self.form(name))
 
     def _check_once(self) -> None:
         others = [self.label, self.text, *self.ignore]
@@ -222,6 +226,30 @@ def _wrong_dates(column: str, value: Any) -> str:
         f"dates[{column!r}] is {value!r}: pass the first and the last date, such as "
         "['2015-01-01', '2026-01-01'], and a strptime format if the table has another one."
     )
+
+
+def check_missing(
+    column: str, value: Any, kind: str | None, categories: Sequence[str] | None, form: str
+) -> None:
+    """Raises if the constant does not fit the column; kind and categories may be unknown yet."""
+    if value is None or value == INDICATOR or kind is None:
+        return
+    what = {NUMBER: "a number", DATE: f"a date {form or 'such as 2020-01-01'}"}.get(
+        kind, "a category"
+    )
+    try:
+        if kind == CATEGORIES:
+            fits = categories is None or str(value) in categories
+        else:
+            fits = math.isfinite(float(value) if kind == NUMBER else days_of(value, form))
+    except (ValueError, TypeError):
+        fits = False
+    if not fits:
+        names = f" of {', '.join(categories)}" if categories else ""
+        raise ValueError(
+            f"missing[{column!r}] is {value!r}: pass {INDICATOR!r}, or {what}{names} that replaces "
+            "empty cells."
+        )
 
 
 def unconfirmed_refused(schema: Schema, place: str) -> None:

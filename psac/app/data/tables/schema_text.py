@@ -40,6 +40,12 @@ def lines_of(name: str, guess: Guess, cells: Cells, *, seen: bool = True) -> lis
     if guess.rare:
         values = "1 rare value was" if guess.rare == 1 else f"{guess.rare} rare values were"
         lines.insert(0, f"# {values} left out; a value that is not listed becomes all zeros")
+    if guess.usual is not None:
+        low, high = numbers(guess.usual)[1:-1].split(", ")
+        lines.insert(
+            0,
+            f"# nearly all values are between {low} and {high}; a wide range is hard to learn from",
+        )
     if guess.kind in (NUMBER, DATE) and cells.missing().any():
         lines.append(f'missing.{quoted_key(name)} = "{INDICATOR}"  # some cells are empty; {SEEN}')
     return lines
