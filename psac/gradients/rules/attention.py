@@ -44,6 +44,8 @@ def attention(
             for t in inputs
         )
         leading = q.shape[:-3] if q.dim() > 3 else q.shape[:1]
+        if any(t.dim() != q.dim() or t.shape[: len(leading)] != leading for t in (k, v)):
+            return NotImplemented  # folded, the records of one would be broadcast to another's
         mask = None
         if attn_mask is not None:
             mask = mask_for(rec, attn_mask, q, leading)

@@ -31,6 +31,7 @@ CAUSES = {
     "N10": ("memory, counts and settings that a walk over objects passed by", "7.2"),
     "N11": ("torch's own batching rules, fixed noise, and reads that pass no mode", "not tried"),
     "N12": ("what surrounds a batch, holds the data, or stands between two steps", "not tried"),
+    "N13": ("other ranks, reads of many records, and steps that end early", "not tried"),
 }
 
 
