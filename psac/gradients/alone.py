@@ -64,7 +64,13 @@ class OneRecord(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        kwargs = kwargs or {}
+        try:
+            return self._run(func, args, kwargs or {})
+        except PrivacyError as error:
+            self.watch.raised(error)
+            raise
+
+    def _run(self, func: Any, args: tuple, kwargs: Mapping[str, Any]) -> Any:
         if isinstance(func, OPERATORS):
             refuse_operator_in_python(func, is_alone=True)
         is_of_record = False
@@ -167,6 +173,7 @@ class OneByOne:
             OneRecord(watch, trees.leaves(one)),
         ):
             value = one_number(trees.call(loss, self.model, one)).reshape(())
+        watch.refuse_caught()
         if torch.initial_seed() != seed:
             refuse_seeding()
         refuse_backward(self.parameters, grads)

@@ -31,6 +31,10 @@ REMEDIES = {
     ".item()": VALUES,
     "dynamic shape": VALUES,
     "numpy": VALUES,
+    "text of a tensor": "leave printing and logging of tensors out, or print their shapes alone",
+    "catches an error": (
+        "ask for what the error would tell, as torch.linalg.cholesky_ex and torch.where do"
+    ),
     "TorchScript": "train the module itself, and let torch.jit have it afterwards",
     "torch.jit": "train the module itself, and let torch.jit have it afterwards",
     "vmap rule": "leave the vmap rule out: torch then runs the function record by record",

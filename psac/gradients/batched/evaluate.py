@@ -86,6 +86,7 @@ class Batched:
         seed = torch.initial_seed()
         with torch.enable_grad(), without_branches(rec.made_of_records), rec:
             result = trees.call(loss, self.model, trees.rebuilt(batch, inputs))
+        self.watch.refuse_caught()
         if torch.initial_seed() != seed:
             refuse_seeding()
         self.layout, self.is_half = rec.layout, not rec.kinds.isdisjoint(HALF)

@@ -257,7 +257,13 @@ class RowRecorder(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types_: Any, args: tuple = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        kwargs = kwargs or {}
+        try:
+            return self._run(func, args, kwargs or {})
+        except PrivacyError as error:
+            self.watch.raised(error)
+            raise
+
+    def _run(self, func: Any, args: tuple, kwargs: Mapping[str, Any]) -> Any:
         if any(isinstance(value, CALLED) for value in (*args, *kwargs.values())):
             within = WithinFunction(self.watch)
             args, kwargs = under(within, args), dict(under(within, kwargs))

@@ -59,6 +59,7 @@ INSIGHTS = {
     *("_get_current_function_mode_stack", "_get_current_function_mode", "_get_function_stack_at"),
     *("_pop_mode", "_pop_mode_temporarily", "_pop_torch_function_stack"),
     *("_len_torch_function_stack", "retrieve_current_functorch_interpreter"),
+    *("debug_unwrap", "walk_stack", "walk_tb", "capture_locals", "settrace", "setprofile"),
     *("retrieve_all_functorch_interpreters", "peek_interpreter_stack", "pyfunctorch"),
 }
 IMMUTABLE = (type(None), bool, int, float, str)

@@ -1,14 +1,16 @@
 """What a loss function reads, and what it leaves behind.
 
-`torch.vmap` keeps records apart while the function runs.  Two doors are left, and closed here:
+`torch.vmap` keeps records apart while the function runs.  Three doors are left, and closed here:
 
 - **In.** A function may read a tensor from outside: a closure, a global, a default.  One that lies
   in the memory of the private batch or data set holds other records, and is refused.  One that
   changes from step to step cannot be judged: `changes` names it.
+- **Errors.** An operation on all records may raise for one of them, and the function may catch it.
+  `caught` has such an error, and a refusal of psac's own.
 - **Out.** A tensor that was computed from a record and outlives the call (an attribute, a list, a
   global) would meet another record in the next step.  `remains` names it, wherever it is kept.
 
-Both hold for every operation that passes a torch function mode, which is where `Watch` is told.
+All hold for every operation that passes a torch function mode, which is where `Watch` is told.
 """
 
 from __future__ import annotations
@@ -36,17 +38,30 @@ class Watch:
         self._private = outside.storages if private is None else private
         self._records: list[weakref.ref[Tensor]] = []  # tensors of a record
         self._constants: list[weakref.ref[Tensor]] = []  # made in this call, of no record
+        self.caught: str | None = None  # what an operation has raised, though the call went on
+        self._refused: str | None = None
 
     def meet(self, tensor: Tensor) -> None:
         """A tensor that is not a record's, and not known, goes into an operation."""
-        self.known.add(id(tensor))
         if storage_of(tensor) in self._private:
             raise PrivacyError(
                 f"the loss function reads a tensor of shape {list(tensor.shape)} that lies in the "
                 "private batch or data set, from outside its arguments: it would see other "
                 "records. Use the arguments of the function alone; it is given one record."
             )
+        self.known.add(id(tensor))
         self.read.append(weakref.ref(tensor))
+
+    def raised(self, error: Exception) -> None:
+        """An operation has raised, in the function, which may catch it."""
+        self.caught = " ".join(str(error).split())  # not the error, which holds tensors
+        if isinstance(error, PrivacyError):
+            self._refused = str(error)
+
+    def refuse_caught(self) -> None:
+        """Raises what psac has refused, though the function went on."""
+        if self._refused is not None:
+            raise PrivacyError(self._refused)
 
     def made(self, result: Any) -> None:
         """What an operation gave: of a record, or of constants."""

@@ -115,6 +115,8 @@ FUNCTIONS: dict[Rule, tuple[Any, ...]] = {
     derivatives.data: (Tensor.data.__get__,),  # type: ignore[attr-defined]
     layout.contiguous: (Tensor.contiguous,),
     layout.is_contiguous: (Tensor.is_contiguous,),
+    layout.stride: (Tensor.stride,),
+    layout.storage_offset: (Tensor.storage_offset,),
     layout.to: (Tensor.to,),
     layout.clone: (torch.clone, Tensor.clone),
     layout.empty_like: (torch.empty_like,),

@@ -44,6 +44,7 @@ from psac.gradients.vectorized.libraries import (
     is_loop_over_records,
     refuse_seeding,
     without_branches,
+    without_texts,
 )
 from psac.gradients.vectorized.old_functions import with_old_functions
 from psac.gradients.vectorized.paths import (
@@ -211,6 +212,7 @@ class Vectorized:
         with (
             OnlyRulesOfTorch(functions, lambda: WithinFunction(self.watch), self.with_loops),
             with_old_functions(rec, functions),
+            without_texts(),
         ):
             with (
                 torch.enable_grad(),
@@ -221,6 +223,7 @@ class Vectorized:
                 losses = torch.vmap(one, randomness=randomness)(*inputs)
                 if rec.stopped is not None:
                     raise rec.stopped
+                refuse_caught(self.watch)
             if torch.initial_seed() != seed:
                 refuse_seeding()
             self.writes = versions != [leaf._version for leaf in inputs]
@@ -280,6 +283,15 @@ class Vectorized:
         finally:
             for store, key, parameter in places:
                 store[key] = parameter
+
+
+def refuse_caught(watch: Watch) -> None:
+    """Raises if the function went on after an error: which records have caused it is not known."""
+    watch.refuse_caught()
+    if watch.caught is not None:
+        raise NotVectorized(
+            f"it catches an error, which may be that of one record ({watch.caught:.80})"
+        )
 
 
 def together(paths: list[Path], n: int) -> Evaluation:

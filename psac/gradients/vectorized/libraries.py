@@ -46,6 +46,7 @@ RULES_OF_TORCH = {
     *("smooth_l1_loss_backward", "huber_loss_backward", "mse_loss_backward", "addr"),
     *("nll_loss_forward", "nll_loss_backward", "nll_loss2d_forward", "nll_loss2d_backward"),
 }
+TEXTS: Any = sys.modules["torch._tensor_str"]
 FUNCTION_RULES = custom_function_call.functorch_table
 SEES_ALL = ("CPU", "Auto", "Func", "Comp", "Batch")  # how the keys of such kernels begin
 
@@ -118,6 +119,24 @@ def _guards() -> list[tuple[Any, str, Any]]:
         *((kind, "__call__", through_mode(kind.__call__)) for kind in scripts),
         (torch, "cond", branch),
     ]
+
+
+def without_texts() -> Replaced:
+    """The text of a tensor would show all records: `str(x)`, `f"{x}"`, printing."""
+    return Replaced((inspect.unwrap(TEXTS._functorch_wrapper_str_intern), "__code__", _text))
+
+
+def refuse_text() -> NoReturn:
+    raise NotVectorized("it makes a text of a tensor, which would show all records")
+
+
+def _text_of(tensor: Any, *, tensor_contents: Any = None) -> NoReturn:
+    from psac.gradients.vectorized.libraries import refuse_text
+
+    refuse_text()
+
+
+_text = _text_of.__code__
 
 
 def refuse_seeding() -> NoReturn:

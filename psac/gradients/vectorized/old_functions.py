@@ -148,11 +148,13 @@ def with_old_functions(rec: Recorder, called: set[Any]) -> Iterator[None]:
         if not torch._C._are_functorch_transforms_active():
             return apply(cls, *args, **kwargs)
         called.add(cls)
+        caught = rec.watch.caught
         try:
             return call(cls, *args)
         except RuntimeError as error:
             if "same randomness" not in str(error) or not rec.serves(*only_tensors(args)):
                 raise
+            rec.watch.caught = caught
             return record_by_record(rec, cls, args)
 
     try:

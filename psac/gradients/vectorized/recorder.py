@@ -60,6 +60,9 @@ ASKS_FOR_MODES = (
     "has_torch_function_variadic",
 )
 CALLED = (types.FunctionType, types.MethodType, functools.partial, nn.Module)
+# What an operation may raise because of the values of one record.
+OF_VALUES = (RuntimeError, LookupError, ValueError, ArithmeticError, NotVectorized)
+STRIDES = (Tensor.stride, Tensor.storage_offset)
 NOT_IN_PLACE = ("__index__", "__int__", "__invert__", "__iter__")
 AttributeOfTensor = type(Tensor.shape.__get__)  # type: ignore[attr-defined]  # how `x.shape` comes to a function mode
 
@@ -225,6 +228,13 @@ class Recorder(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types_: Any, args: tuple = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
+        try:
+            return self._run(func, args, kwargs or {})
+        except OF_VALUES as error:
+            self.watch.raised(error)
+            raise
+
+    def _run(self, func: Any, args: tuple, kwargs: Mapping[str, Any]) -> Any:
         if type(func) is AttributeOfTensor:
             source, rule = args[0], RULES.get(func)
             if id(source) in self.selected:
@@ -237,7 +247,6 @@ class Recorder(TorchFunctionMode):
                 if isinstance(result, Tensor):  # x.T, x.mT, x.real
                     self.watch.made_by_attribute(result, source)
             return result
-        kwargs = kwargs or {}
         if self.selected:
             result = selection.applied(self, func, args, kwargs)
             if result is not NotImplemented:
@@ -348,9 +357,17 @@ class WithinFunction(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types_: Any, args: tuple = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        kwargs = kwargs or {}
+        try:
+            return self._run(func, args, kwargs or {})
+        except OF_VALUES as error:
+            self.watch.raised(error)
+            raise
+
+    def _run(self, func: Any, args: tuple, kwargs: Mapping[str, Any]) -> Any:
         if isinstance(func, OPERATORS):
             refuse_operator_in_python(func)
+        if func in STRIDES and is_wrapped(args[0]):
+            raise NotVectorized("strides, which count other records, are asked for in a Function")
         for tensor in tensors_in((*args, *kwargs.values())):
             if not is_wrapped(tensor) and id(tensor) not in self.watch.known:
                 self.watch.meet(tensor)

@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tests.gradients.table import row
@@ -113,6 +114,19 @@ def laid_out(model: nn.Module, x: Tensor) -> Tensor:
 
 
 row("layouts", lambda: nn.Conv2d(2, 3, 3), lambda: torch.randn(5, 2, 4, 4), laid_out)
+
+
+def in_memory(model: nn.Module, x: Tensor) -> Tensor:
+    """A record's own filters lie among those of others."""
+    filters = model(x).view(3, 1, 2, 2)
+    y = F.conv2d(x.view(1, 1, 4, 4), filters)
+    assert y.stride() == (27, 9, 3, 1)
+    assert y[:, 1:].storage_offset() == y.stride(1) == 9
+    assert not y[:, 1:].mT.is_contiguous()
+    return y.square().sum()
+
+
+row("strides", lambda: nn.Linear(16, 12), lambda: torch.randn(5, 16), in_memory)
 
 
 class Padded(nn.Module):
