@@ -2,7 +2,8 @@
 
 import collections
 import os
-from typing import Any
+import pickle
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -24,7 +25,7 @@ from torch.utils.data import (
     default_collate,
 )
 
-from psac.loading.dataset import LOADER_SETTINGS, dataset_of, loader_over
+from psac.loading.dataset import LOADER_SETTINGS, OneAtATime, dataset_of, loader_over
 from psac.noise.generators import SecureGenerator
 from psac.sampling import Poisson, Sampler, physical_batches
 
@@ -52,6 +53,9 @@ class Squares(Dataset):
 
 class HuggingFaceLike:
     """As `datasets.Dataset`: a number gives a record, a list of them a dict of columns."""
+
+    __module__ = "datasets.arrow_dataset"
+    format: ClassVar = {"type": None}
 
     def __init__(self) -> None:
         self.fetched: list[list[int]] = []
@@ -108,6 +112,34 @@ def test_tuples_are_collated_column_by_column(data):
 )
 def test_dicts_are_collated_key_by_key(data):
     assert [batch["label"].tolist() for batch in loader_over(data, BATCHES)] == BATCHES
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_records_are_read_one_at_a_time_if_a_batch_could_mix_them(wrapped):
+    class Centred(TensorDataset):
+        def __getitems__(self, numbers: list[int]) -> list[tuple[Tensor, ...]]:
+            inputs, labels = self.tensors[0][numbers], self.tensors[1][numbers]
+            return list(zip(inputs - inputs.mean(0), labels, strict=True))
+
+    data: Any = Centred(INPUTS, LABELS)
+    loader = loader_over(Subset(data, range(10)) if wrapped else data, BATCHES)
+    for (inputs, _), numbers in zip(loader, BATCHES, strict=True):
+        assert torch.equal(inputs, INPUTS[numbers])
+
+
+def test_a_transform_of_whole_batches_is_given_one_record():
+    data = HuggingFaceLike()
+    data.format = {"type": "custom"}  # type: ignore[misc]
+    assert [batch["label"].tolist() for batch in loader_over(data, BATCHES)] == BATCHES
+    assert data.fetched == []
+
+
+def test_the_attributes_of_a_data_set_that_is_read_one_at_a_time_are_its_own():
+    data = HuggingFaceLike()
+    data.format = {"type": "custom"}  # type: ignore[misc]
+    dataset: Any = pickle.loads(pickle.dumps(OneAtATime(Squares())))
+    assert loader_over(data, BATCHES).dataset.fetched is data.fetched  # type: ignore[attr-defined]
+    assert (len(dataset), dataset[3]["square"]) == (10, 9)
 
 
 def test_a_hugging_face_dataset_is_asked_for_a_whole_batch_at_once():

@@ -5,6 +5,8 @@ every sampling scheme needs.  `loader_over` reads them as the user's own `DataLo
 its dataset, `collate_fn`, workers and pinning; only the batches are ours.  Guarantees:
 
 - Batch k of the loader is entry k of `batch_sampler`, whole and in order.
+- Each record is read by its own number.  A `__getitems__`, which reads many at once and could let
+  one change another, is used only where it is known to keep them apart.
 - A `DataLoader` that asks for its own sampling (weighted, partial, distributed, by batch) is
   refused: records would not be drawn with the probability that is accounted.  Its batch_size,
   shuffle and drop_last are ignored.
@@ -33,6 +35,7 @@ from torch.utils.data import (
     IterableDataset,
     RandomSampler,
     SequentialSampler,
+    StackDataset,
     Subset,
     TensorDataset,
 )
@@ -73,7 +76,52 @@ def loader_over(data: Any, batch_sampler: Iterable[list[int]]) -> DataLoader:
     records: Any = dataset_of(data)
     names = LOADER_SETTINGS if isinstance(data, DataLoader) else ()
     settings = {name: getattr(data, name) for name in names}
+    records = records if keeps_apart(records) else OneAtATime(records)
     return DataLoader(records, batch_sampler=batch_sampler, **settings)
+
+
+class OneAtATime(Dataset):
+    """A data set that is asked for one record after the other; its attributes are those of it."""
+
+    __getitems__ = None
+
+    def __init__(self, dataset: Any) -> None:
+        self.dataset = dataset
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, number: int) -> Any:
+        return self.dataset[number]
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "dataset":  # while it is unpickled
+            raise AttributeError(name)
+        return getattr(self.dataset, name)
+
+
+def keeps_apart(records: Any) -> bool:
+    """Whether a data set reads each record by its own number, or is known to read many alike.
+
+    Those of psac, and those of the `datasets` library unless a transform of the user's own is given
+    the whole batch.
+    """
+    if getattr(records, "__getitems__", None) is None:
+        return True
+    kind = type(records)
+    if kind in (Subset, ConcatDataset, StackDataset):
+        return all(map(keeps_apart, parts_of(records)))
+    if kind.__module__ == "datasets.arrow_dataset":
+        return records.format["type"] != "custom"
+    return kind.__module__.startswith("psac.")
+
+
+def parts_of(records: Any) -> Iterable[Any]:
+    """The data sets that one of torch's is made of."""
+    if isinstance(records, Subset):
+        return [records.dataset]
+    parts = records.datasets
+    return parts.values() if isinstance(parts, Mapping) else parts
 
 
 def dataset_of(data: Any) -> Records:

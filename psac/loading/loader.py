@@ -20,7 +20,7 @@ from psac.accounting import Ledger
 from psac.checks import positive
 from psac.errors import PrivacyError
 from psac.loading.collation import ByLength, Collated, Probe, ProbingCollate
-from psac.loading.dataset import loader_over
+from psac.loading.dataset import OneAtATime, loader_over
 from psac.plan import Plan
 from psac.sampling import Sampler
 
@@ -85,7 +85,8 @@ class Loader:
 
     @property
     def dataset(self) -> Any:
-        return self._data.dataset
+        dataset = self._data.dataset
+        return dataset.dataset if isinstance(dataset, OneAtATime) else dataset
 
     def __len__(self) -> int:
         """Number of logical steps in the current epoch."""

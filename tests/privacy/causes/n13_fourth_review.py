@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.data import Dataset, Subset
+from torch.utils.data import DataLoader, Subset, TensorDataset
 
 from tests.privacy.case import case
 from tests.privacy.world import FEATURES, World, cross_entropy, network
@@ -52,3 +54,158 @@ def queries_of_fewer_axes(world: World) -> None:
 @case("N13", "attention whose values have an axis less than its keys")
 def values_of_fewer_axes(world: World) -> None:
     attended(world, lambda q, k, v: F.scaled_dot_product_attention(q, k, v[:, 0]))
+
+
+# Errors that one record causes, and the function catches
+def caught(world: World, tried, instead, **settings) -> None:
+    """The function tries something, and does something else where that raises."""
+
+    def loss(m: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        try:
+            factor = tried(x, y)
+        except Exception:  # noqa: BLE001 - as people write it
+            factor = instead
+        return cross_entropy(m, x.clamp(-5, 5), y % 3) * factor
+
+    world.steps(network(), loss, **settings)
+
+
+@case("N13", "linalg.cholesky in try and except, as Gaussian processes have it")
+def caught_cholesky(world: World) -> None:
+    eye = 10 * torch.eye(FEATURES)
+    caught(world, lambda x, y: torch.linalg.cholesky(eye - x.mT @ x / 50).sum() * 0 + 1, -1.0)
+
+
+@case("N13", "a look-up in try and except, a label that is out of range")
+def caught_look_up(world: World) -> None:
+    table = torch.ones(20)
+
+    def batch(may_have: bool) -> tuple[Tensor, Tensor]:
+        x = world.inputs(FEATURES, may_have=may_have)
+        return x, x[:, 0].clamp(0, 100).long()
+
+    caught(world, lambda x, y: table[y].sum(), -1.0, batch=batch)
+
+
+@case("N13", "an autograd.Function that raises, in try and except")
+def caught_in_a_function(world: World) -> None:
+    eye = 10 * torch.eye(FEATURES)
+
+    class Root(torch.autograd.Function):
+        generate_vmap_rule = True
+
+        @staticmethod
+        def forward(x: Tensor) -> Tensor:
+            return torch.linalg.cholesky(eye - x.mT @ x / 50).sum() * 0 + 1
+
+        @staticmethod
+        def setup_context(ctx, inputs, output) -> None:
+            pass
+
+        @staticmethod
+        def backward(ctx, *grads: Tensor) -> None:
+            return None
+
+    caught(world, lambda x, y: Root.apply(x), -1.0)
+
+
+@case("N13", "a refusal of psac's in try and except: the second read of the batch")
+def caught_refusal(world: World) -> None:
+    kept: list[Future] = [Future()]  # a library's object, into which the walk does not look
+
+    def batch(may_have: bool) -> tuple[Tensor, Tensor]:
+        x, y = world.batch(may_have)
+        kept[0] = Future()
+        kept[0].set_result(x)
+        return x, y
+
+    def read(x: Tensor, y: Tensor) -> Tensor:
+        everything = kept[0].result()
+        try:
+            return everything.mean().sign()
+        except Exception:  # noqa: BLE001
+            return everything.mean().sign()
+
+    caught(world, read, 1.0, batch=batch)
+
+
+# What a tensor of a record tells of all records
+def told(world: World, number) -> None:
+    """The loss is turned around where a number is odd."""
+    world.steps(network(), lambda m, x, y: cross_entropy(m, x, y) * (1 - 2 * (number(m(x), x) % 2)))
+
+
+@case("N13", "the text of a tensor: 'e+' in str(x)")
+def text_of_a_tensor(world: World) -> None:
+    told(world, lambda out, x: int("e+" in str(x)))
+
+
+@case("N13", "a tensor that is formatted: '%s' % x")
+def text_with_a_large_number(world: World) -> None:
+    told(world, lambda out, x: int("e+" in "%s" % (x * 2)))
+
+
+@case("N13", "the text of a tensor within an autograd.Function")
+def text_in_a_function(world: World) -> None:
+    class Printing(torch.autograd.Function):
+        generate_vmap_rule = True
+
+        @staticmethod
+        def forward(x: Tensor) -> Tensor:
+            return x * (1 - 2 * ("e+" in str(x)))
+
+        @staticmethod
+        def setup_context(ctx, inputs, output) -> None:
+            pass
+
+        @staticmethod
+        def backward(ctx, *grads: Tensor) -> Tensor:
+            return grads[0] * (1 - 2 * ("e+" in str(grads[0])))
+
+    world.steps(network(), lambda m, x, y: cross_entropy(m, Printing.apply(x), y))
+
+
+@case("N13", "the strides of a convolution by a record's own filters")
+def strides(world: World) -> None:
+    def number(out: Tensor, x: Tensor) -> int:
+        image = x.view(1, 1, 2, 2)
+        return F.conv2d(image, image).stride(0)
+
+    told(world, number)
+
+
+@case("N13", "where a part of a tensor begins in memory")
+def storage_offset(world: World) -> None:
+    def number(out: Tensor, x: Tensor) -> int:
+        image = x.view(1, 2, 2)
+        return F.conv1d(image, image.mT.flip(0), padding=1)[:, 1:].storage_offset()
+
+    told(world, number)
+
+
+@case("N13", "torch.func.debug_unwrap")
+def unwrapped_to_debug(world: World) -> None:
+    told(world, lambda out, x: len(torch.func.debug_unwrap(out)))
+
+
+# A data set that is asked for many records at once
+class Centred(TensorDataset):
+    def __getitems__(self, numbers: list[int]) -> list[tuple[Tensor, ...]]:
+        x, y = (tensor[numbers] for tensor in self.tensors)
+        return list(zip(x - x.mean(0), y, strict=True))
+
+
+def read_together(world: World, wrapped) -> None:
+    with world.training(network(), dataset=wrapped(Centred(*world.batch()))) as training:
+        for batch in training.batches():
+            training.private.step(cross_entropy, batch)
+
+
+@case("N13", "a data set whose __getitems__ centres the batch")
+def centred_by_getitems(world: World) -> None:
+    read_together(world, lambda data: data)
+
+
+@case("N13", "the same within a Subset, in a DataLoader")
+def centred_in_a_subset(world: World) -> None:
+    read_together(world, lambda data: DataLoader(Subset(data, range(len(data))), batch_size=4))
