@@ -33,7 +33,7 @@ from psac.gradients.contributions.lookup import Lookup
 from psac.gradients.contributions.ragged import Ragged
 from psac.gradients.contributions.shared import Scaled, Spread, Unstructured, inner
 from psac.gradients.contributions.single import Single
-from psac.gradients.precision import wide
+from psac.gradients.precision import summed_in, wide
 
 SAME = frozenset({"ToCopyBackward0", "AliasBackward0", "CloneBackward0"})
 VIEWS = frozenset({"ViewBackward0", "UnsafeViewBackward0", "ReshapeAliasBackward0"})  # same shape
@@ -270,7 +270,11 @@ Shapes = Sequence[tuple[int, ...] | None]
 
 
 def of_mul(node: Node, part: Contribution, shapes: Shapes) -> Gains:
-    factors = node._saved_other, node._saved_self
+    dtype = summed_in(node._input_metadata[0].dtype)
+    factors = [
+        f if f is None or f.is_floating_point() else f.to(dtype)  # a mask of bool
+        for f in (node._saved_other, node._saved_self)
+    ]
     return [gained(part, f, shape) for f, shape in zip(factors, shapes, strict=True)]
 
 

@@ -151,6 +151,7 @@ raw("bias_on_everything", lambda m, x: F.linear(x, m.w, m.b) * m.b, X, w=(2, 4),
 # Computed from parameters
 raw("normalised_weight", lambda m, x: x @ F.normalize(m.w, dim=0), VECTOR, w=(4, 3))
 raw("divided_by_its_norm", lambda m, x: x @ m.w / m.w.norm(), X, w=(4, 3))
+raw("masked_by_bool", lambda m, x: x @ (m.w * (torch.ones(4, 3).tril() > 0)), VECTOR, w=(4, 3))
 raw("masked_weight", lambda m, x: x @ (m.w * torch.ones(4, 3).tril()), VECTOR, w=(4, 3))
 raw("diagonal_weight", lambda m, x: x @ torch.diag(m.w), X, w=(4,))
 raw("inverted_weight", lambda m, x: x @ torch.linalg.inv(m.w + 3 * torch.eye(4)), X, w=(4, 4))
