@@ -827,6 +827,24 @@ def test_balls_in_bins_takes_every_record_once_an_epoch():
         assert sorted(itertools.chain(*train(private))) == list(range(40))
 
 
+@pytest.mark.parametrize("sampling", [psac.Poisson(), psac.BallsInBins(), psac.FixedSize()])
+@pytest.mark.parametrize("seed", [None, 0])
+def test_a_pass_that_is_begun_anew_has_the_batch_that_was_not_released(sampling, seed):
+    """Else a batch could be drawn until a record is in it."""
+    private = private_run(sampling=sampling, seed=seed, noise_multiplier=1.0)
+    released: list[int] = []
+    while private.steps_taken < 5:
+        offered = [next(iter(private.loader))[2].tolist() for _ in range(3)]
+        assert offered == [offered[0]] * 3
+        for batch in private.loader:
+            assert batch[2].tolist() == offered[0]
+            private.step(loss, batch)
+            released += offered[0]
+            break
+    if isinstance(sampling, psac.BallsInBins):
+        assert sorted(released) == list(range(40))
+
+
 def test_loading_into_another_run_is_refused():
     state = trained().state_dict()
     with pytest.raises(ValueError, match=r"expected_batch_size: 8 -> 10"):

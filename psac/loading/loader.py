@@ -2,7 +2,9 @@
 
 Guarantees: a physical batch is announced to the run before it is handed out, and the last one of
 a logical batch releases the step; batches that workers have fetched ahead are dropped when a pass
-ends early, so the sampler is saved as of the last released step.
+ends early, so the sampler is saved as of the last released step.  A step is drawn once: whoever
+leaves a pass and begins another gets the draws that were not released, and cannot choose among
+batches by what is in them.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 import torch
+from torch import Tensor
 from torch.utils.data import DataLoader, default_collate
 
 from psac import sampling
@@ -72,6 +75,8 @@ class Loader:
         self._drawn: deque[tuple[list[int], Sampler]] = deque()  # sizes of a step, sampler after it
         self._indices: deque[list[int]] = deque()
         self._left = 0  # steps of this pass that are not drawn yet
+        # By number of the step, until it is released: its draw, and the sampler after it.
+        self._draws: dict[int, tuple[Tensor, Sampler]] = {}
         self._pass = 0
         self._data = loader_over(data, _Batches(self._batches))
         collate = self._data.collate_fn
@@ -154,10 +159,15 @@ class Loader:
                 self._draw()
 
     def _draw(self) -> None:
-        batches = sampling.physical_batches(self._ahead.draw(), self._largest)
+        number = self._ahead.steps_drawn
+        if number not in self._draws:
+            self._draws[number] = self._ahead.draw(), copy.copy(self._ahead)
+        draw, after = self._draws[number]
+        self._ahead = copy.copy(after)
+        batches = sampling.physical_batches(draw, self._largest)
         self._left -= 1
         self._indices += batches
-        self._drawn.append(([len(batch) for batch in batches], copy.copy(self._ahead)))
+        self._drawn.append(([len(batch) for batch in batches], after))
 
     def _check(self, own_pass: int) -> None:
         if self._pass != own_pass:
@@ -169,9 +179,13 @@ class Loader:
     def advance(self) -> None:
         """The step in progress was released."""
         self._sampler = self._next
+        released = [number for number in self._draws if number < self._sampler.steps_drawn]
+        for number in released:
+            del self._draws[number]
 
     def skip(self, steps: int, bins: int) -> int:
         """Skips steps, up to the end of an epoch if they reach one; returns how many."""
+        self._draws = {}
         start = self._sampler.steps_drawn
         end = start + steps
         if end // bins > start // bins:
@@ -184,6 +198,7 @@ class Loader:
         return self._sampler.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._draws = {}
         self._sampler.load_state_dict(state)
 
 
