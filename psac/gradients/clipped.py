@@ -84,6 +84,7 @@ class ClippedSum:
                 f"the clipping rules had the bounds {self.bounds} when the run was made, and have "
                 f"{bounds} now: the noise would not fit the sum. Other bounds need a new run."
             )
+        batch = trees.of_plain_tensors(batch)
         evaluation = self.evaluator(loss, batch, batched=batched)
         parts = self._weighed(evaluation, loss, batch)
         # From here on no code of the user's runs: a batch is added whole or not at all.

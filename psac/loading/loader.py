@@ -22,7 +22,7 @@ from psac import sampling
 from psac.accounting import Ledger
 from psac.checks import positive
 from psac.errors import PrivacyError
-from psac.loading.collation import ByLength, Collated, Probe, ProbingCollate
+from psac.loading.collation import ByLength, Collated, DefaultCollate, Probe, ProbingCollate
 from psac.loading.dataset import OneAtATime, loader_over
 from psac.plan import Plan
 from psac.sampling import Sampler
@@ -82,6 +82,8 @@ class Loader:
         collate = self._data.collate_fn
         if lengths:
             self._data.collate_fn = ByLength(collate, lengths)
+        elif collate is default_collate:
+            self._data.collate_fn = DefaultCollate()
         elif not is_trusted(collate):
             self._data.collate_fn = ProbingCollate(collate)
         self._workers = torch.Generator() if self._data.generator is None else None
@@ -203,8 +205,8 @@ class Loader:
 
 
 def is_trusted(collate: Any) -> bool:
-    """Whether it is known to keep records apart: torch's default and those of psac."""
-    return collate is default_collate or getattr(collate, "__module__", "").startswith("psac.")
+    """Whether it is known to keep records apart."""
+    return getattr(collate, "__module__", "").startswith("psac.")
 
 
 class _Batches:

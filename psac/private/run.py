@@ -37,7 +37,7 @@ from psac.accounting import Ledger
 from psac.checks import positive
 from psac.clipping.rules import AdaptivePSAC, ClippingRule
 from psac.errors import PrivacyError
-from psac.gradients import ClippedSum, Evaluator, Sensitive
+from psac.gradients import ClippedSum, Evaluator, Sensitive, trees
 from psac.gradients.isolation.generators import own_draws_of_torch, own_generators, own_numbers
 from psac.gradients.isolation.probe import Probe
 from psac.gradients.isolation.state import State
@@ -148,7 +148,7 @@ class Private:
                     scheduler.step()
             ```
         """
-        handed = self._accept(loss, batch)
+        handed, batch = self._accept(loss, batch), trees.of_plain_tensors(batch)
         with self._own_randomness(batched):
             if handed.probe is not None:
                 refuse_padding_that_counts(self.model, loss, batch, handed.probe)

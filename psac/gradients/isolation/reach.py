@@ -47,6 +47,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch._library.custom_ops import CustomOpDef
+from torch.utils.data import ConcatDataset, DataLoader, StackDataset, Subset, TensorDataset
+from torch.utils.data.dataloader import _BaseDataLoaderIter as LoaderIterator
 
 from psac.gradients.errors import PrivacyError
 
@@ -68,6 +70,9 @@ OPEN = (
     *(*WRAPPERS, *VIEWS, MappingProxyType, BaseException, contextvars.ContextVar),
     *(weakref.ref, property, staticmethod, classmethod, functools.cached_property),
 )
+# Of torch: what they are made of can be read by them, whatever code names.
+OF_RECORDS = (Subset, ConcatDataset, StackDataset, TensorDataset, DataLoader, LoaderIterator)
+HOLD_RECORDS = ("dataset", "datasets", "tensors", "_dataset")
 GETTERS = (operator.attrgetter, operator.methodcaller)
 # psac gives these a stream of its own (generators.py), whoever draws from them.
 DRAWN_FROM_BY_ALL: set[int] = {id(np.random.mtrand._rand), id(random._inst)}  # type: ignore[attr-defined]
@@ -203,6 +208,8 @@ def inside(value: Any) -> list[tuple[str, Any]]:
         return [] if owner is None or isinstance(owner, (ModuleType, type)) else [("", owner)]
     if is_iterator(type(value)):
         return [(" (state)", value.__reduce__()[1:])]
+    if isinstance(value, OF_RECORDS):
+        return [(f" ({name})", vars(value)[name]) for name in HOLD_RECORDS if name in vars(value)]
     if is_library(value):
         return []
     if isinstance(value, (ModuleType, type)):

@@ -228,6 +228,7 @@ class Vectorized:
                 refuse_seeding()
             self.writes = versions != [leaf._version for leaf in inputs]
             measured = self._backward(rec, losses)
+            refuse_caught(self.watch)  # by the backward of an autograd.Function
         for function in functions:  # what runs inside passes no function mode
             for _, value in Reach({"function": function}).found:
                 if isinstance(value, Tensor) and is_wrapped(value):

@@ -31,6 +31,7 @@ from torch.overrides import TorchFunctionMode
 
 from psac.gradients.contributions.base import Contribution, Dense
 from psac.gradients.errors import NotVectorized, PrivacyError
+from psac.gradients.isolation.reach import is_library
 from psac.gradients.isolation.watch import Watch, is_wrapped
 from psac.gradients.precision import HALF
 from psac.gradients.rules import FUNCTIONS, OF_COPIES, RULES, chance, embedding, selection
@@ -62,6 +63,7 @@ ASKS_FOR_MODES = (
 CALLED = (types.FunctionType, types.MethodType, functools.partial, nn.Module)
 # What an operation may raise because of the values of one record.
 OF_VALUES = (RuntimeError, LookupError, ValueError, ArithmeticError, NotVectorized)
+PLAIN = frozenset({Tensor, nn.Parameter})
 STRIDES = (Tensor.stride, Tensor.storage_offset)
 NOT_IN_PLACE = ("__index__", "__int__", "__invert__", "__iter__")
 AttributeOfTensor = type(Tensor.shape.__get__)  # type: ignore[attr-defined]  # how `x.shape` comes to a function mode
@@ -321,6 +323,10 @@ class Recorder(TorchFunctionMode):
                 if is_wrapped(value):
                     records = True
                     continue
+                if type(value) not in PLAIN and has_operations(type(value)):
+                    raise NotVectorized(
+                        f"{type(value).__name__} is a class of tensors with operations of its own"
+                    )
                 if id(value) not in known:
                     self.watch.meet(value)
                 shared = shared or value.requires_grad
@@ -381,6 +387,15 @@ class WithinFunction(TorchFunctionMode):
             result = func(*args, **kwargs)
         self.watch.made(result)
         return result
+
+
+@functools.lru_cache
+def has_operations(kind: type) -> bool:
+    """Whether a class of tensors has code of the user's, which would see all records."""
+    own = [k for k in kind.__mro__ if not is_library(k)]
+    return any(
+        name in vars(k) for k in own for name in ("__torch_function__", "__torch_dispatch__")
+    )
 
 
 def pass_over(uses: Uses) -> None:

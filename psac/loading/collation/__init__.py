@@ -1,6 +1,7 @@
 """From records to batches: the user's `collate_fn`, held to keep records apart."""
 
 from psac.loading.collation.buckets import ByLength
+from psac.loading.collation.default import DefaultCollate
 from psac.loading.collation.isolated import IsolatedCollate
 from psac.loading.collation.padding import (
     Collated,
@@ -12,6 +13,7 @@ from psac.loading.collation.padding import (
 __all__ = [
     "ByLength",
     "Collated",
+    "DefaultCollate",
     "IsolatedCollate",
     "Probe",
     "ProbingCollate",

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from concurrent.futures import Future
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Subset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
 from tests.privacy.case import case
 from tests.privacy.world import FEATURES, World, cross_entropy, network
@@ -209,3 +211,237 @@ def centred_by_getitems(world: World) -> None:
 @case("N13", "the same within a Subset, in a DataLoader")
 def centred_in_a_subset(world: World) -> None:
     read_together(world, lambda data: DataLoader(Subset(data, range(len(data))), batch_size=4))
+
+
+# Classes of records, whose constructors torch's default_collate calls with the whole batch
+class Standardised(NamedTuple):
+    x: Tensor
+    y: Tensor
+
+
+class StandardisedRow(Standardised):
+    def __new__(cls, x: Tensor, y: Tensor) -> StandardisedRow:
+        return super().__new__(cls, x - x.mean(0) / 2, y)
+
+
+class StandardisedDict(dict):
+    def __init__(self, columns: dict[str, Tensor]) -> None:
+        super().__init__(columns, x=columns["x"] - columns["x"].mean(0))
+
+
+class StandardisedUpdate(dict):
+    def update(self, columns: dict[str, Tensor]) -> None:  # type: ignore[override]
+        super().update(columns)
+        self["x"] = self["x"] - self["x"].mean(0)
+
+
+class StandardisedTensor(Tensor):
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        result = super().__torch_function__(func, types, args, kwargs or {})
+        return result - result.mean(0) if func is torch.stack else result
+
+
+class OfClass(Dataset):
+    def __init__(self, x: Tensor, y: Tensor, of) -> None:
+        self.x, self.y, self.of = x, y, of
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, number: int):
+        return self.of(self.x[number], self.y[number])
+
+
+def of_class(world: World, of, loss=cross_entropy) -> None:
+    with world.training(network(), dataset=OfClass(*world.batch(), of)) as training:
+        for batch in training.batches():
+            training.private.step(loss, batch)
+
+
+@case("N13", "a named tuple whose __new__ centres what it is given")
+def centred_by_a_tuple(world: World) -> None:
+    of_class(world, StandardisedRow, lambda m, row: cross_entropy(m, row.x, row.y))
+
+
+@case("N13", "a dict whose __init__ centres what it is given")
+def centred_by_a_dict(world: World) -> None:
+    of_class(world, lambda x, y: StandardisedDict({"x": x, "y": y}))
+
+
+@case("N13", "a dict whose update() centres what it is given")
+def centred_by_update(world: World) -> None:
+    def of(x: Tensor, y: Tensor) -> dict:
+        made = StandardisedUpdate()
+        dict.update(made, x=x, y=y)
+        return made
+
+    of_class(world, of)
+
+
+@case("N13", "a subclass of Tensor that centres what is stacked")
+def centred_by_a_tensor(world: World) -> None:
+    of_class(world, lambda x, y: (x.as_subclass(StandardisedTensor), y))
+
+
+# A data set behind one of torch's wrappers
+class OfNumbers(Dataset):
+    """Numbers of Python, of which every read makes new tensors."""
+
+    def __init__(self, x: Tensor, y: Tensor) -> None:
+        self.rows = [(a.tolist(), int(b)) for a, b in zip(x, y, strict=True)]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, number: int) -> tuple[Tensor, Tensor]:
+        x, y = self.rows[number]
+        return torch.tensor(x), torch.tensor(y)
+
+
+def behind(world: World, wrapped) -> None:
+    data = OfNumbers(*world.batch())
+    other = wrapped(data)
+
+    def loss(m: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        return cross_entropy(m, x, y) * (1 - 2 * float(next(iter(other))[0].mean() > 10))
+
+    with world.training(network(), dataset=data) as training:
+        for batch in training.batches():
+            training.private.step(loss, batch)
+
+
+@case("N13", "the function reads the data set by a Subset of it")
+def read_by_a_subset(world: World) -> None:
+    behind(world, lambda data: Subset(data, range(len(data))))
+
+
+@case("N13", "the function reads the data set by a DataLoader over it")
+def read_by_a_loader(world: World) -> None:
+    behind(world, lambda data: DataLoader(data, batch_size=1))
+
+
+@case("N13", "the function reads the data set by a generator over it")
+def read_by_a_generator(world: World) -> None:
+    class Endless:
+        def __init__(self, data) -> None:
+            self.rows = (data[0] for _ in range(10**6))
+
+        def __iter__(self):
+            return self
+
+        def __next__(self):
+            return next(self.rows)
+
+    behind(world, Endless)
+
+
+# The run itself, read within the function
+def of_the_run(world: World, number, **settings) -> None:
+    with world.training(network(), physical_batch_size=4, **settings) as training:
+        private = training.private
+
+        def loss(m: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+            return cross_entropy(m, x, y) * (1 - 2 * (number(private) % 2))
+
+        for batch in training.batches():
+            private.step(loss, batch)
+
+
+@case("N13", "the losses of the last batch, in private.sensitive", warned=True)
+def sensitive_of_the_run(world: World) -> None:
+    of_the_run(world, lambda p: 0 if p.sensitive is None else int(p.sensitive.losses.max() > 50))
+
+
+@case("N13", "how many records private.sensitive has", warned=True)
+def count_of_the_run(world: World) -> None:
+    of_the_run(world, lambda p: 0 if p.sensitive is None else len(p.sensitive.losses))
+
+
+@case("N13", "an autograd.Function that raises in its backward, in try and except")
+def caught_in_the_backward(world: World) -> None:
+    eye = 10 * torch.eye(FEATURES)
+
+    class Root(torch.autograd.Function):
+        generate_vmap_rule = True
+
+        @staticmethod
+        def forward(x: Tensor, out: Tensor) -> Tensor:
+            return out.clone()
+
+        @staticmethod
+        def setup_context(ctx, inputs, output) -> None:
+            ctx.save_for_backward(inputs[0])
+
+        @staticmethod
+        def backward(ctx, *grads: Tensor) -> tuple[None, Tensor]:
+            (x,) = ctx.saved_tensors
+            try:
+                torch.linalg.cholesky(eye - x.mT @ x / 50)
+                return None, grads[0]
+            except Exception:  # noqa: BLE001
+                return None, -grads[0]
+
+    world.steps(network(), lambda m, x, y: F.cross_entropy(Root.apply(x, m(x.clamp(-5, 5))), y))
+
+
+# Classes of tensors with code of their own
+def centred(x: Tensor) -> Tensor:
+    """If there are large values, which the first batch need not have."""
+    return x - x.mean(0, keepdim=True) * (x.abs().max() > 100)
+
+
+@functools.cache
+def centring(*names: str) -> type[Tensor]:
+    """It centres the first tensor among the operands of some functions."""
+
+    class Centring(Tensor):
+        @classmethod
+        def __torch_function__(cls, func, types, args=(), kwargs=None):
+            if getattr(func, "__name__", "") in names:
+                with torch._C.DisableTorchFunctionSubclass():
+                    args = (centred(args[0]), *args[1:])
+            return super().__torch_function__(func, types, args, kwargs or {})
+
+    return Centring
+
+
+@case("N13", "inputs of a class of tensors that centres what is cloned or gets an axis")
+def inputs_of_a_class(world: World) -> None:
+    kind = centring("clone", "unsqueeze", "detach", "getitem", "__getitem__")
+
+    def batch(may_have: bool) -> tuple[Tensor, Tensor]:
+        x, y = world.batch(may_have)
+        return x.as_subclass(kind), y
+
+    world.steps(network(), cross_entropy, batch)
+
+
+class OfAClass(nn.Module):
+    def __init__(self, weight: Tensor) -> None:
+        super().__init__()
+        self.weight, self.head = nn.Parameter(weight), network()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(F.linear(x, self.weight))
+
+
+@case("N13", "a parameter of a class of tensors that centres the inputs of its layer")
+def parameter_of_a_class(world: World) -> None:
+    weight = torch.eye(FEATURES).as_subclass(centring("linear"))
+    world.steps(OfAClass(weight), cross_entropy)
+
+
+class Dispatching(Tensor):
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        with torch._C._DisableTorchDispatch():
+            if "mm" in str(func) or "linear" in str(func):
+                args = (args[0] - args[0].mean(0), *args[1:])
+            return func(*args, **(kwargs or {}))
+
+
+@case("N13", "a constant of a class of tensors that dispatches operations itself")
+def dispatching_constant(world: World) -> None:
+    weight = torch.eye(FEATURES).as_subclass(Dispatching)
+    world.steps(network(), lambda m, x, y: cross_entropy(m, F.linear(x, weight), y))
