@@ -9,6 +9,7 @@ are far from the others, and all have the index 0, for padding and for what is i
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -79,6 +80,17 @@ INDEXED: dict[str, Form] = {
     "index_fill": lambda x, i: x.index_fill(0, i[:1] % 4, 3.0),
     "index_add": lambda x, i: x.index_add(0, i[:4] % 4, x, alpha=2),
     "index_select": lambda x, i: x.index_select(1, i % 6),
+    "index_select by one number": lambda x, i: x.index_select(1, i[0] % 6),
+    "index_select by one constant": lambda x, i: x.index_select(0, ORDER[1]),
+    "x[:, i] = y": lambda x, i: written(x, (slice(None), i[:1] % 6), 2 * x[:, :1]),
+    "x[:, i] = y, as many as rows": lambda x, i: written(
+        x, (slice(None), (i[:1] + torch.arange(4)) % 6), 2 * x[:, :4]
+    ),
+    "x[..., i] = 1": lambda x, i: written(x, (..., i % 6), 1.0) * x,
+    "x[1:, i] += y": lambda x, i: written(x, (slice(1, None), i[0] % 6), x[1:, 0] + x[1:, 1]),
+    "zeros[:, i] = y": lambda x, i: written(
+        torch.zeros(4, 6), (slice(None), i[:1] % 6), 2 * x[None, :, :1]
+    ),
     "gather": lambda x, i: x.gather(1, i.expand(4, -1) % 6),
     "take_along_dim": lambda x, i: torch.take_along_dim(x, i),
     "scatter": lambda x, i: x.scatter(1, i[:1].expand(4, 1) % 6, 2.0),
@@ -188,7 +200,7 @@ LAYERS: dict[str, Form] = {
 }
 
 
-def written(x: Tensor, index: Tensor | int, value: Tensor) -> Tensor:
+def written(x: Tensor, index: Any, value: Any) -> Tensor:
     y = x.clone()
     y[index] = value
     return y

@@ -74,6 +74,9 @@ def getitem(rec: Recorder, input: Tensor, index: Any) -> Any:
 
 
 def index_select(rec: Recorder, input: Tensor, dim: int, index: Tensor) -> Any:
+    if not index.dim() and input.dim() and any(are_records(input, index)):
+        with rec:  # torch's batching rule repeats the row
+            return input.index_select(dim, index.unsqueeze(0))
     return rows_of_table(rec, input, index) if dim == 0 else NotImplemented
 
 

@@ -20,7 +20,7 @@ from psac.gradients.rules.chance import NeedsSharing
 from psac.gradients.rules.embedding import getitem as row_of_table
 from psac.gradients.rules.physical import are_records, physically
 from psac.gradients.rules.selection import selected, selected_steps
-from psac.gradients.rules.writing import is_mask, setitem_of_one_value
+from psac.gradients.rules.writing import is_mask, setitem_of_one_value, setitem_of_places
 
 if TYPE_CHECKING:
     from psac.gradients.vectorized.recorder import Recorder
@@ -201,7 +201,7 @@ def setitem(rec: Recorder, input: Tensor, index: Any, value: Any) -> Any:
         return result
     index_of_places = with_places(rec, index)
     if index_of_places is None:
-        return NotImplemented
+        return setitem_of_places(rec, input, index, value)
     with rec:
         input[index_of_places] = value
     return None

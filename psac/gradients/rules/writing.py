@@ -46,6 +46,21 @@ def setitem_of_one_value(rec: Recorder, tensor: Tensor, index: Any, value: Any) 
     return None
 
 
+def setitem_of_places(rec: Recorder, tensor: Tensor, index: Any, value: Any) -> Any:
+    """`tensor[:, places] = value`: behind a slice, torch's batching rule turns the axes around."""
+    given = index if isinstance(index, tuple) else (index,)
+    of_records = [isinstance(part, Tensor) and are_records(part) == [True] for part in given]
+    if not any(of_records) or isinstance(given[0], Tensor) or not rec.serves(tensor):
+        return NotImplemented
+    with rec:
+        numbers = torch.arange(tensor.numel(), device=tensor.device).view(tensor.shape)
+        places = numbers[index]
+        value = torch.as_tensor(value, device=tensor.device).to(tensor.dtype)
+        surplus = max(0, value.dim() - places.dim())
+        tensor.put_(places, value.flatten(0, surplus).expand(places.shape))
+    return None
+
+
 def select_scatter(rec: Recorder, input: Tensor, src: Tensor, dim: int, index: int) -> Any:
     """torch's batching rule gives `input` the gradients of the places that are written over."""
     if not any(are_records(input, src)):
