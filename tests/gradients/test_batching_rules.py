@@ -89,7 +89,7 @@ INDEXED: dict[str, Form] = {
     "x[..., i] = 1": lambda x, i: written(x, (..., i % 6), 1.0) * x,
     "x[1:, i] += y": lambda x, i: written(x, (slice(1, None), i[0] % 6), x[1:, 0] + x[1:, 1]),
     "zeros[:, i] = y": lambda x, i: written(
-        torch.zeros(4, 6), (slice(None), i[:1] % 6), 2 * x[None, :, :1]
+        torch.zeros(4, 6).to(x), (slice(None), i[:1] % 6), 2 * x[None, :, :1]
     ),
     "gather": lambda x, i: x.gather(1, i.expand(4, -1) % 6),
     "take_along_dim": lambda x, i: torch.take_along_dim(x, i),
