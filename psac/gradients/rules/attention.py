@@ -29,6 +29,8 @@ def attention(
     inputs = [query, key, value]
     if not any(are_records(*inputs)) or not rec.serves(*inputs, attn_mask):
         return NotImplemented
+    if min(t.dim() for t in inputs) < 2:
+        raise RuntimeError("attention takes tensors of two axes or more: [positions, features]")
     if dropout_p and rec.randomness == "same":
         return NotImplemented  # torch draws once for all records there
     if torch.is_grad_enabled():

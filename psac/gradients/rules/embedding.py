@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from psac.gradients.contributions.lookup import Lookup
+from psac.gradients.errors import NotVectorized
 from psac.gradients.rules.physical import are_records, detached, physically, shaped
 
 if TYPE_CHECKING:
@@ -128,6 +129,7 @@ def embedding_bag(
         if starts_nb is None:  # all bags of one length
             bags, bag_np, given = index.flatten(0, 1), None, {}
         else:
+            refuse_other_starts(starts_nb, index_np.shape[1])
             bags, places = index_np.flatten(), torch.arange(index_np.shape[1], device=index.device)
             bag_np = (places.unsqueeze(1) >= starts_nb.unsqueeze(1)).sum(2) - 1
             step = index_np.shape[1] * torch.arange(n, device=index.device)
@@ -156,6 +158,13 @@ def embedding_bag(
 
         saved = [index_np, *([] if starts_nb is None else [starts_nb]), *factors_np]
         return rec.of_records(rec.tap("embedding_bag", y, [weight], uses, saved))
+
+
+def refuse_other_starts(starts_nb: Tensor, length: int) -> None:
+    """Raises for bags that would begin or end among the indices of another record."""
+    is_inside = (starts_nb[:, 0] == 0).all() & (starts_nb <= length).all()
+    if not bool(is_inside & (starts_nb.diff(dim=1) >= 0).all()):
+        raise NotVectorized("offsets of an embedding bag do not lie among the record's indices")
 
 
 def lengths(index_np: Tensor, bag_np: Tensor | None, bags_nbr: Tensor) -> Tensor:

@@ -41,6 +41,10 @@ def layer_norm(
     cudnn_enable: bool = True,
 ) -> Any:
     input = rec.one_for_each(input)
+    if len(normalized_shape) > input.dim():
+        raise RuntimeError(  # under vmap torch takes in the axis of records
+            f"normalized_shape is {list(normalized_shape)}, and the input {list(input.shape)}"
+        )
     if not served(rec, input, weight, bias):
         return NotImplemented
     with physically():

@@ -445,3 +445,46 @@ class Dispatching(Tensor):
 def dispatching_constant(world: World) -> None:
     weight = torch.eye(FEATURES).as_subclass(Dispatching)
     world.steps(network(), lambda m, x, y: cross_entropy(m, F.linear(x, weight), y))
+
+
+# Arguments that lead out of a record's own rows
+@case("N13", "a bag of embeddings that ends among the next record's", stops=RuntimeError)
+def bag_of_another(world: World) -> None:
+    torch.manual_seed(0)
+    model = nn.ModuleDict({"bag": nn.EmbeddingBag(20, FEATURES, mode="sum"), "head": network()})
+
+    def batch(may_have: bool) -> tuple[Tensor, Tensor, Tensor]:
+        x, y = world.batch(may_have)
+        ids = x.clamp(0, 19).long()
+        offsets = torch.stack([torch.zeros_like(y), 2 + 3 * (ids[:, 0] == 19)], 1)
+        return ids, offsets, y
+
+    def loss(m: nn.ModuleDict, ids: Tensor, offsets: Tensor, y: Tensor) -> Tensor:
+        return F.cross_entropy(m["head"](m["bag"](ids[0], offsets[0])[:1]), y)
+
+    world.steps(model, loss, batch)
+
+
+@case("N13", "attention over tensors of one axis, which are records together", stops=RuntimeError)
+def attention_over_records(world: World) -> None:
+    def loss(m: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        return cross_entropy(m, F.scaled_dot_product_attention(x[0], x[0], x[0])[None], y)
+
+    world.steps(network(), loss)
+
+
+@case("N13", "a layer norm over as many axes as all records have", stops=RuntimeError)
+def normalised_in_a_later_step(world: World) -> None:
+    sizes = [len(world.batch()[0]), FEATURES]
+    calls = [0]
+
+    def loss(m: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        calls[0] += 1
+        x = x / 100
+        return cross_entropy(m, F.layer_norm(x[0], sizes)[None] if calls[0] > 2 else x, y)
+
+    def batch(may_have: bool) -> tuple[Tensor, Tensor]:
+        x, y = world.batch(may_have)
+        return x[: sizes[0]], y[: sizes[0]]
+
+    world.steps(network(), loss, batch)
