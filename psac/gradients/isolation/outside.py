@@ -55,9 +55,10 @@ CHANGING = (*(np.ndarray, bytearray, array.array, GeneratorType, *BUFFERS, *GENE
 INSIGHTS = {
     *("DisableTorchFunction", "default_generator", "default_generators"),
     *("_getframe", "currentframe", "f_back", "f_locals", "tb_frame", "get_objects"),
-    *("get_referrers", "_functorch", "get_unwrapped", "_unwrap_batched", "_remove_batch_dim"),
-    *("_get_current_function_mode_stack", "_get_current_function_mode", "_get_function_stack_at"),
-    *("_pop_mode", "_pop_mode_temporarily", "_pop_torch_function_stack"),
+    *("get_referrers", "get_referents", "_functorch", "get_unwrapped", "_unwrap_batched"),
+    *("_remove_batch_dim", "_get_current_function_mode_stack", "_get_current_function_mode"),
+    *("_get_function_stack_at", "_pop_mode", "_pop_mode_temporarily"),
+    *("_pop_torch_function_stack",),
     *("_len_torch_function_stack", "retrieve_current_functorch_interpreter"),
     *("debug_unwrap", "walk_stack", "walk_tb", "capture_locals", "settrace", "setprofile"),
     *("retrieve_all_functorch_interpreters", "peek_interpreter_stack", "pyfunctorch"),
