@@ -861,6 +861,140 @@ MUTATIONS = (
             "test_results_on_private_records_are_marked_in_every_line_and_file",
         ),
     ),
+    Mutation(
+        "an unreleased batch is drawn again in the next pass",
+        (("loading/loader.py", "if number not in self._draws:", "if True:"),),
+        (
+            "tests/test_private.py::test_a_pass_that_is_begun_anew_has_the_batch_that_was_not_released",
+        ),
+    ),
+    Mutation(
+        "errors of one record are not noticed if the function catches them",
+        (
+            (
+                "gradients/vectorized/evaluate.py",
+                "    if watch.caught is not None:",
+                "    if False:",
+            ),
+        ),
+        (
+            f"{CAUSES}[N13-caught_cholesky]",
+            f"{CAUSES}[N13-caught_in_the_backward]",
+        ),
+    ),
+    Mutation(
+        "a refused tensor may be read at the second attempt",
+        (
+            (
+                "gradients/isolation/watch.py",
+                "        if self._refused is not None:",
+                "        if False:",
+            ),
+            (
+                "gradients/isolation/watch.py",
+                "        if storage_of(tensor) in self._private:",
+                "        self.known.add(id(tensor))\n"
+                "        if storage_of(tensor) in self._private:",
+            ),
+        ),
+        (f"{CAUSES}[N13-caught_refusal]",),
+    ),
+    Mutation(
+        "the text of a tensor shows all records",
+        (("gradients/vectorized/evaluate.py", "            without_texts(),\n", ""),),
+        (f"{CAUSES}[N13-text_of_a_tensor]",),
+    ),
+    Mutation(
+        "strides count all records",
+        (
+            (
+                "gradients/rules/layout.py",
+                "tuple(size // n if size > step > 0 else size for size in given)",
+                "tuple(given)",
+            ),
+        ),
+        (f"{CAUSES}[N13-strides]",),
+    ),
+    Mutation(
+        "attention folds tensors of different axes",
+        (
+            (
+                "gradients/rules/attention.py",
+                "t.dim() != q.dim() or t.shape[: len(leading)] != leading for t in (k, v)",
+                "False for t in (k, v)",
+            ),
+        ),
+        (f"{CAUSES}[N13-keys_of_fewer_axes]",),
+    ),
+    Mutation(
+        "offsets of bags are not compared with the record's own rows",
+        (
+            (
+                "gradients/rules/embedding.py",
+                "            refuse_other_starts(starts_nb, index_np.shape[1])\n",
+                "",
+            ),
+        ),
+        (f"{CAUSES}[N13-bag_of_another]",),
+    ),
+    Mutation(
+        "many records are read at once by any __getitems__",
+        (
+            (
+                "loading/dataset.py",
+                "records if keeps_apart(records) else OneAtATime(records)",
+                "records",
+            ),
+        ),
+        (f"{CAUSES}[N13-centred_by_getitems]",),
+    ),
+    Mutation(
+        "default_collate is trusted with any class",
+        (
+            (
+                "loading/collation/default.py",
+                "            if are_plain(samples):\n",
+                "            if True:\n",
+            ),
+        ),
+        (
+            f"{CAUSES}[N13-centred_by_a_tuple]",
+            f"{CAUSES}[N13-centred_by_update]",
+        ),
+    ),
+    Mutation(
+        "classes of tensors keep their code",
+        (
+            (
+                "gradients/trees.py",
+                "    if all(type(leaf) is Tensor for leaf in leaves(tree)):",
+                "    if True:",
+            ),
+            (
+                "gradients/vectorized/recorder.py",
+                "type(value) not in PLAIN and has_operations(type(value))",
+                "False",
+            ),
+        ),
+        (
+            f"{CAUSES}[N13-inputs_of_a_class]",
+            f"{CAUSES}[N13-parameter_of_a_class]",
+        ),
+    ),
+    Mutation(
+        "data sets are not seen behind torch's wrappers",
+        (
+            (
+                "gradients/isolation/reach.py",
+                "    if isinstance(value, OF_RECORDS):",
+                "    if False:",
+            ),
+        ),
+        (
+            f"{CAUSES}[N13-read_by_a_subset]",
+            f"{CAUSES}[N13-read_by_a_loader]",
+        ),
+    ),
 )
 
 
