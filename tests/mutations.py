@@ -862,6 +862,14 @@ MUTATIONS = (
         ),
     ),
     Mutation(
+        "an interrupted step is added to the next one",
+        (("private/run.py", "        if self._is_due:\n", "        if False:\n"),),
+        (
+            "tests/test_private.py::"
+            "test_a_step_that_was_interrupted_before_its_release_is_not_added_to_the_next",
+        ),
+    ),
+    Mutation(
         "an unreleased batch is drawn again in the next pass",
         (("loading/loader.py", "if number not in self._draws:", "if True:"),),
         (

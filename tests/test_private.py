@@ -827,6 +827,25 @@ def test_balls_in_bins_takes_every_record_once_an_epoch():
         assert sorted(itertools.chain(*train(private))) == list(range(40))
 
 
+def test_a_step_that_was_interrupted_before_its_release_is_not_added_to_the_next(monkeypatch):
+    private = private_run()
+
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    batches = iter(private.loader)
+    first = next(batches)
+    monkeypatch.setattr(private, "release", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        private.step(loss, first)
+    monkeypatch.undo()
+    with pytest.raises(psac.PrivacyError, match="interrupted before it was released"):
+        next(batches)
+    reference = private_run()
+    assert train(private) == train(reference)
+    assert torch.equal(weights(private.model), weights(reference.model))
+
+
 @pytest.mark.parametrize("sampling", [psac.Poisson(), psac.BallsInBins(), psac.FixedSize()])
 @pytest.mark.parametrize("seed", [None, 0])
 def test_a_pass_that_is_begun_anew_has_the_batch_that_was_not_released(sampling, seed):

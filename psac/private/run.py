@@ -108,6 +108,7 @@ class Private:
         self._arrangements = Arrangements()
         self.evaluator.outside.beside = self._arrangements.classes
         self._has_failed = self._closed = False
+        self._is_due = False  # a logical batch is in the sums, and must be released before the next
         self._state: State | None = None  # before the first of several physical batches
         self._seed: int | None = None  # of numpy's and Python's numbers in this logical step
         self.guard.attach(self)
@@ -169,7 +170,7 @@ class Private:
 
     def release(self) -> None:
         """Ledger, noise, optimizer; for loaders, which call it on an empty draw."""
-        sums = self._sums.collect()
+        sums, self._is_due = self._sums.collect(), False
         self._probe.forget()
         self.account.spend(1)
         self.loader.advance()
@@ -220,7 +221,7 @@ class Private:
         assert self.sensitive is not None
         self.ledger.note_way("batched" if batched else self.sensitive.way)
         if self._handed.is_last:
-            self._seed = None
+            self._seed, self._is_due = None, True
         self._has_failed, self._handed = False, None
         if self._scale:
             self._scale.count(self.sensitive.norms)
@@ -264,6 +265,7 @@ class Private:
     def start_pass(self) -> None:
         """What was not released is forgotten."""
         self._handed, self._has_failed, self._state, self._seed = None, False, None, None
+        self._is_due = False
         self._sums.discard()
         if self._scale:
             self._scale.forget()
@@ -271,6 +273,11 @@ class Private:
     def _hand_out(self, batch: Any, *, last: bool, probe: Any = None) -> None:
         """This batch awaits its step.  Called for others, it would train on them at this price."""
         self.refuse_left_out()
+        if self._is_due:
+            raise PrivacyError(
+                "the last step was interrupted before it was released: the next one would count "
+                "records twice. Begin a new pass over private.loader."
+            )
         self.guard.begin()
         self._handed = Handed(batch, last, probe)
 
