@@ -961,8 +961,8 @@ MUTATIONS = (
         (
             (
                 "loading/collation/default.py",
-                "            if are_plain(samples):\n",
-                "            if True:\n",
+                "    kinds = set(map(type, samples))\n",
+                "    return True\n    kinds = set()\n",
             ),
         ),
         (
