@@ -2,10 +2,10 @@
 
 The backward of `Batched` sees every dependence that has a gradient, on every step.  Counts,
 positions, comparisons and detached values have none: they are tested here.  Some records keep
-their place while the others become NaN, huge, or copies of each other; records change their order;
-some leave.  Those that stay must have the loss and the gradient norm that they had before, up to
-the rounding of kernels, and the function must leave the same state behind.  Random numbers are
-fixed meanwhile (`Still`).
+their place while the others become NaN, huge, random numbers of all sizes, or copies of each other;
+records change their order; some leave.  Those that stay must have the loss and the gradient norm
+that they had before, up to the rounding of kernels, and the function must leave the same state
+behind.  Random numbers are fixed meanwhile (`Still`).
 
 It is a test, not a proof: a dependence that none of these batches shows is missed.  `Schedule` says
 when it is made.
@@ -19,6 +19,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
@@ -120,6 +121,10 @@ def other_contents(batch: Any) -> Iterator[Variant]:
             changed = trees.map_tensors(batch, lambda leaf, s=size, o=others: filled(leaf, s, o))
             text = f"the numbers of other records become {size:g}"
             yield Variant(text, changed, kept, kept, size == 1e10, size != 1e10)
+        if has_numbers:
+            changed = trees.map_tensors(batch, lambda leaf, o=others: of_all_sizes(leaf, o))
+            text = "the numbers of other records become random ones of all sizes"
+            yield Variant(text, changed, kept, kept, False, True)
         numbers = torch.arange(n)
         numbers[others] = torch.tensor([draw.choice(others) for _ in others])
         text = "other records become copies of each other"
@@ -131,6 +136,19 @@ def filled(leaf: Tensor, size: float, others: list[int]) -> Tensor:
         return leaf
     leaf = leaf.clone()
     leaf[others] = min(size, torch.finfo(leaf.dtype).max / 4) if size == size else size
+    return leaf
+
+
+def of_all_sizes(leaf: Tensor, others: list[int]) -> Tensor:
+    """From 0.001 to 1e8: what asks whether a number lies between two others finds some that do."""
+    if not leaf.is_floating_point():
+        return leaf
+    leaf, draw = leaf.clone(), np.random.default_rng(secrets.randbits(64))
+    shape, largest = leaf[others].shape, torch.finfo(leaf.dtype).max / 4
+    values = 10 ** draw.uniform(-3, 8, shape) * draw.choice([-1, 1], shape)
+    leaf[others] = (
+        torch.as_tensor(values, device=leaf.device).clamp(-largest, largest).to(leaf.dtype)
+    )
     return leaf
 
 

@@ -488,3 +488,14 @@ def normalised_in_a_later_step(world: World) -> None:
         return x[: sizes[0]], y[: sizes[0]]
 
     world.steps(network(), loss, batch)
+
+
+@case("N13", "batched: whether any number of the batch lies between two others")
+def between_two_numbers(world: World) -> None:
+    def loss(m: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        is_odd = ((x.abs() > 100) & (x.abs() < 1e5)).any().float()
+        return F.cross_entropy(m(x), y, reduction="none") * (1 - 2 * is_odd)
+
+    for batch in world.batches(network()):
+        assert world._total is not None
+        world.ways.append(world._total.add(loss, batch, batched=True).way)
