@@ -38,6 +38,7 @@ from psac.gradients.precision import wide
 # enter the weighted sum, times a weight that would else grow without limit while they cancel, until
 # rounding takes the digits of other samples. So they are a thousand bounds at most.
 FLOOR = 1e-6
+CACHED_BYTES = 5 * 2**20  # of gradients of one layer that are soon read again
 
 
 class Contribution(Protocol):
@@ -247,7 +248,7 @@ class Outer:
             return products.view(n) if h == 1 else products.view(n, h).sum(1)
         size = n * h * l * r * self.left.element_size()
         gram, forming = cost_of_gram(p, l, r, bool(self._compiled())), cost_of_forming(p, l, r)
-        worth_it = cost_of_keeping(p, l, r) <= 0.75 * min(gram, forming)
+        worth_it = cost_of_keeping(p, l, r, size <= CACHED_BYTES) <= 0.8 * min(gram, forming)
         if worth_it and budget.allows(size, self.nbytes):
             self.method = "instantiated"
             left, right = wide(self.left), wide(self.right)
@@ -441,8 +442,8 @@ def cost_of_gram(p: int, l: int, r: int, compiled: bool) -> float:
     return (0.6 if compiled else 1.0) * p * p * (l + r) + p * l * r
 
 
-def cost_of_keeping(p: int, l: int, r: int) -> float:
-    return p * l * r + 80 * l * r
+def cost_of_keeping(p: int, l: int, r: int, is_cached: bool = False) -> float:
+    return p * l * r + (5 if is_cached else 80) * l * r
 
 
 def cost_of_forming(p: int, l: int, r: int) -> float:
