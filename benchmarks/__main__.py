@@ -1,4 +1,4 @@
-"""The command line: `python -m benchmarks [speed|memory|scaling|noise|models|profile|report|all]`.
+"""The command line: `python -m benchmarks [speed|memory|scaling|noise|models|workers|...|all]`.
 
 Every workload's result is written as soon as it is there, and what is already measured for this
 very code, machine and settings is not measured again (`--fresh` does). Quick runs go to a folder
@@ -15,12 +15,27 @@ from typing import Any
 
 import torch
 
-from benchmarks import memory, noise, profiles, records, report, scaling, speed, survey, survey_page
+from benchmarks import (
+    memory,
+    noise,
+    profiles,
+    records,
+    report,
+    scaling,
+    speed,
+    survey,
+    survey_page,
+    workers,
+    workers_page,
+)
 from benchmarks.contestants import CONTESTANTS, silence_known_warnings
 from benchmarks.models import MODELS
 from benchmarks.workloads import WORKLOADS
 
-TASKS = ("speed", "memory", "scaling", "noise", "models", "profile", "report")
+TASKS = ("speed", "memory", "scaling", "noise", "models", "workers", "profile", "report")
+WORKERS_FOLDER = records.ROOT / "results" / "scaling"
+WORKERS_PAGE = records.ROOT / "docs" / "scaling.md"
+BY_WORKERS = ("cnn", "mlp", "transformer")
 PAGE = records.ROOT / "docs" / "models-table.md"
 SCALED = ("ordinary", "psac", "opacus_ghost")
 PROFILED = ("psac", "engine", "ordinary")
@@ -158,6 +173,26 @@ def _models(options: argparse.Namespace) -> None:
     _page(options)
 
 
+def _workers(options: argparse.Namespace) -> None:
+    """Several processes; their results and their page have places of their own."""
+    folder = options.output / "scaling" if options.quick else WORKERS_FOLDER
+    kept, options.output = options.output, folder
+    sizes = workers.SIZES[:3] if options.quick else workers.SIZES
+    measure = lambda: workers.same_run(sizes)  # noqa: E731
+    _record(options, "workers", "same-run", {"sizes": sizes}, measure)
+    for name in BY_WORKERS:
+        if name in options.workloads:
+            _record(
+                options,
+                "workers",
+                name,
+                {"seconds": options.seconds, "rounds": options.repeats},
+                lambda name=name: workers.cost(name, options.seconds, options.repeats),
+            )
+    options.output = kept
+    workers_page.write(folder, None if options.quick else WORKERS_PAGE)
+
+
 def _profile(options: argparse.Namespace) -> None:
     contestants = options.contestants or list(PROFILED)
     for name in options.workloads:
@@ -189,6 +224,7 @@ RUN: dict[str, Callable[[argparse.Namespace], None]] = {
     "scaling": _scaling,
     "noise": _noise,
     "models": _models,
+    "workers": _workers,
     "profile": _profile,
     "report": _report,
 }

@@ -28,6 +28,8 @@ def lines_of(record: Record) -> list[str]:
         return scaling_table(record).splitlines()
     if record["kind"] == "noise":
         return [noise.sentence(record)]
+    if record["kind"] == "workers":
+        return []  # it has a page of its own
     result = []
     for name, figure in record["contestants"].items():
         if figure["status"] != "ran":

@@ -12,7 +12,7 @@ Amplification by sampling holds only if batches are drawn as the accountant assu
   compared as integers.  A record's probability is exactly the float `sampling_rate`, so there is
   no rounding error to bound.  Integers have no modulo bias, subsets no ties.
 - Steps, epochs and, except for a fixed size, records are independent.  Two secure samplers never
-  share draws; ranks that share a seed must each `spawn` their own generator.
+  share draws; workers that train one run draw alike, and each takes its part (psac/distributed).
 - Numbers come in ascending order, so the order reveals nothing.
 - With a `SeededGenerator`, step t is a function of the seed and t alone; with a `SecureGenerator`
   it is drawn afresh, and nothing that could repeat it is saved.
@@ -291,15 +291,20 @@ def epoch_of(step: int, num_records: int, expected_batch_size: int) -> int:
 # ---- Physical batches
 
 
-def physical_batches(indices: Tensor | Sequence[int], largest: int | None) -> list[list[int]]:
+def physical_batches(
+    indices: Tensor | Sequence[int], largest: int | None, worker: int = 0, workers: int = 1
+) -> list[list[int]]:
     """The indices in order, cut into the fewest lists of at most `largest`, as even as possible.
 
-    None means no limit.  No indices give no batch: the caller takes a noise-only step.
+    None means no limit.  No indices give no batch: the caller takes a noise-only step.  Each of
+    several workers has a part of them, in equally many lists, of which some may be empty.
     """
-    count = 1 if largest is None else -(-len(indices) // positive("largest", largest))
+    most = -(-len(indices) // workers)
+    count = 1 if largest is None else -(-most // positive("largest", largest))
     if len(indices) == 0:
         return []
-    return [part.tolist() for part in torch.as_tensor(indices).tensor_split(count)]
+    part = torch.as_tensor(indices).tensor_split(workers)[worker]
+    return [batch.tolist() for batch in part.tensor_split(count)]
 
 
 # ---- Exact draws

@@ -33,6 +33,10 @@ AUDIT = (
 BY_HAND = "tests/test_private.py::test_without_noise_it_is_algorithm_1_step_by_step"
 NOISE_ONCE = "tests/test_private.py::test_noise_is_added_once_per_logical_step_with_the_stated_size"
 
+WORKERS = "tests/distributed/test_workers.py"
+WORKERS_SUMS = f"{WORKERS}::test_sums_noise_ledger_and_scale_are_those_of_one_process"
+WORKERS_NOISE = f"{WORKERS}::test_noise_is_added_once_with_the_stated_size_and_is_new_at_each_step"
+
 CAUSES = "tests/privacy/test_causes.py::test_one_record_moves_the_sums_by_its_bound_at_most"
 MUTATIONS = (
     Mutation(
@@ -116,8 +120,8 @@ MUTATIONS = (
         (
             (
                 "private/run.py",
-                "if handed.is_last:\n            self.release()",
-                "if True:\n            self.release()",
+                "if handed.is_last:\n                self.release()",
+                "if True:\n                self.release()",
             ),
         ),
         ("tests/test_private.py::test_physical_batches_change_memory_only",),
@@ -169,8 +173,9 @@ MUTATIONS = (
         (
             (
                 "private/run.py",
-                "        self.account.spend(1)\n",
-                "        if self.steps_taken % 2 == 0:\n            self.account.spend(1)\n",
+                "            self.account.spend(1)\n",
+                "            if self.steps_taken % 2 == 0:\n"
+                "                self.account.spend(1)\n",
             ),
         ),
         (
@@ -181,7 +186,7 @@ MUTATIONS = (
     Mutation(
         "a step is recorded after it is released",
         (
-            ("private/run.py", "        self.account.spend(1)\n", ""),
+            ("private/run.py", "            self.account.spend(1)\n", ""),
             (
                 "private/run.py",
                 "        self.guard.step(sums)\n",
@@ -330,8 +335,8 @@ MUTATIONS = (
         (
             (
                 "private/run.py",
-                '        self.ledger.note_way("batched" if batched else self.sensitive.way)\n',
-                "",
+                'self.ledger.note_way("batched" if batched else self.sensitive.way)\n',
+                "pass\n",
             ),
         ),
         ("tests/test_ledger_notes.py::test_the_ways_are_in_the_ledger_when_the_gradient_arrives",),
@@ -398,7 +403,13 @@ MUTATIONS = (
     ),
     Mutation(
         "each physical batch draws numbers of numpy and Python of its own",
-        (("private/run.py", "with own_numbers(self._seed):", "with own_numbers(bits):"),),
+        (
+            (
+                "private/run.py",
+                "if self._seed is None:\n            chance",
+                "if True:\n            chance",
+            ),
+        ),
         (
             "tests/gradients/test_state.py::test_all_physical_batches_of_a_step_draw_the_same_numbers",
         ),
@@ -585,8 +596,8 @@ MUTATIONS = (
         (
             (
                 "private/making.py",
-                "generator = SecureGenerator() if seed is None else SeededGenerator(seed)",
-                "generator = SeededGenerator(seed or 0)",
+                "generator=workers.generator(seed),",
+                "generator=workers.generator(seed or 0),",
             ),
         ),
         ("tests/test_private.py::test_runs_are_secure_unless_a_seed_is_given",),
@@ -713,6 +724,165 @@ MUTATIONS = (
             "tests/gradients/test_outside.py::"
             "test_the_attributes_of_a_module_may_not_be_replaced_unnoticed",
         ),
+    ),
+    # Several workers
+    Mutation(
+        "workers draw the same dropout masks",
+        (
+            (
+                "distributed/workers.py",
+                'return SecureGenerator() if generator.secure else generator.spawn(f"worker '
+                '{self.rank}")',
+                "return generator",
+            ),
+        ),
+        (f"{WORKERS}::test_masks_differ_between_workers_and_other_numbers_do_not",),
+    ),
+    Mutation(
+        "every worker adds noise of its own to its sum",
+        (
+            (
+                "private/run.py",
+                "            self._hand_on(self.shards.add_up(sums, counts), counts)\n",
+                "            for own in sums.values():\n"
+                "                std = self._noise_over_bound() * self._sums.bounds[0]\n"
+                "                generator = self.workers.own(self.noise)\n"
+                "                add_noise_([own], std=std, generator=generator)\n"
+                "            self._hand_on(self.shards.add_up(sums, counts), counts)\n",
+            ),
+        ),
+        (WORKERS_NOISE,),
+    ),
+    Mutation(
+        "workers draw different noise for the same sum",
+        (
+            (
+                "private/run.py",
+                'self.noise, self._chance = generator.spawn("noise")',
+                'self.noise, self._chance = workers.own(generator).spawn("noise")',
+            ),
+        ),
+        (WORKERS_NOISE,),
+    ),
+    Mutation(
+        "only one worker adds noise",
+        (
+            (
+                "private/run.py",
+                "std=self._noise_over_bound() * bound,",
+                "std=self._noise_over_bound() * bound * (self.workers.rank == 0),",
+            ),
+        ),
+        (WORKERS_NOISE,),
+    ),
+    Mutation(
+        "a worker is left out of the sum",
+        (
+            (
+                "distributed/sums.py",
+                "flat = flattened(bucket)",
+                "flat = flattened(bucket) * (dist.get_rank() != 1)",
+            ),
+        ),
+        (f"{WORKERS_SUMS}[2]",),
+    ),
+    Mutation(
+        "each worker counts the steps of all of them",
+        (
+            (
+                "private/run.py",
+                "self.account.spend(1)",
+                "self.account.spend(self.workers.size)",
+            ),
+        ),
+        (f"{WORKERS_SUMS}[2]",),
+    ),
+    Mutation(
+        "workers with more records weigh theirs less",
+        (
+            (
+                "private/run.py",
+                "            self._hand_on(self.shards.add_up(sums, counts), counts)\n",
+                "            mine = len(self.sensitive.losses) if self.sensitive else 1\n"
+                "            share = self.expected_batch_size / self.workers.size\n"
+                "            for own in sums.values():\n"
+                "                own *= share / max(1, mine)\n"
+                "            self._hand_on(self.shards.add_up(sums, counts), counts)\n",
+            ),
+        ),
+        (f"{WORKERS_SUMS}[2]",),
+    ),
+    Mutation(
+        "each worker draws its own batch",
+        (
+            (
+                "distributed/workers.py",
+                "return secret.numpy().tobytes()",
+                "return os.urandom(KEY_BYTES)",
+            ),
+        ),
+        (WORKERS_NOISE,),
+    ),
+    Mutation(
+        "a record that stands in counts",
+        (("private/run.py", "        if handed.stands_in:\n", "        if not batch:\n"),),
+        (f"{WORKERS_SUMS}[4]",),
+    ),
+    Mutation(
+        "workers have the sum before the step is written down",
+        (
+            (
+                "private/run.py",
+                '            self.workers.meet("the ledger")  # before anybody has the sum\n',
+                "",
+            ),
+        ),
+        (f"{WORKERS}::test_a_step_that_is_not_written_down_is_released_on_no_worker",),
+    ),
+    Mutation(
+        "records may have other numbers on another worker",
+        (
+            (
+                "private/facts.py",
+                '"the order of the records": order_of(private.loader.dataset),',
+                "",
+            ),
+            ("private/facts.py", "    return first == again, first", "    return False, first"),
+        ),
+        (f"{WORKERS}::test_a_difference_is_refused_on_all_workers_and_named[records]",),
+    ),
+    Mutation(
+        "workers add the same noise to their shards",
+        (
+            (
+                "distributed/sharded.py",
+                "self.group.own(noise.spawn(purpose))",
+                "noise.spawn(purpose)",
+            ),
+        ),
+        (
+            "tests/distributed/test_sharded.py::"
+            "test_noise_on_shards_is_independent_and_of_the_stated_size",
+        ),
+    ),
+    Mutation(
+        "shards of the sum are those of one worker",
+        (
+            (
+                "distributed/sharded.py",
+                "import DTensor, Partial\n",
+                "import DTensor\n    from torch.distributed.tensor import Replicate as Partial\n",
+            ),
+        ),
+        (
+            "tests/distributed/test_sharded.py::"
+            "test_sums_are_those_of_the_plain_model_in_one_process[2-whole]",
+        ),
+    ),
+    Mutation(
+        "a loss function may talk to other workers",
+        (("distributed/silence.py", "setattr(kind, name, refuse)", "pass"),),
+        (f"{WORKERS}::test_a_loss_function_cannot_talk_to_other_workers[True]",),
     ),
     Mutation(
         "test records of your own count as public",

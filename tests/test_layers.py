@@ -19,6 +19,7 @@ ORDER = [
     "gradients",
     "accounting",
     "plan",
+    "distributed",
     "loading",
     "private",
     "checkpoint",

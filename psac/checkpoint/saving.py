@@ -25,6 +25,8 @@ Guarantees:
 - The file of a seeded run, which is not private, holds them all.  A resumed run repeats the lost
   steps bit for bit, which releases nothing new: it equals an uninterrupted run, ledger included.
 
+Of several workers worker 0 alone reads and writes files, and all of them call the functions here.
+
 A checkpoint of a secure run is as private as the model in it, with two exceptions.  In the middle
 of an epoch of `BallsInBins` it says which records the next steps take: keep it with the data.  And
 `extra` and the states of `others` are written as they are: a loss, a batch size, a running time or
@@ -49,8 +51,9 @@ from torch import Tensor
 from psac.checkpoint.atomic import write_atomically
 from psac.checkpoint.journal import journal_of, spent_beside
 from psac.checkpoint.releases import Releases, spent_on_record
+from psac.distributed.sharded import split_state, whole_state
 from psac.errors import warn
-from psac.private import Private
+from psac.private import Private, facts
 
 FORMAT, VERSION = "psac checkpoint", 1
 
@@ -93,11 +96,28 @@ def save_checkpoint(
         psac.save_checkpoint("run/checkpoint.safetensors", private, scheduler=scheduler)
         ```
     """
-    path = Path(path)
+    workers = private.workers
+    with workers.together("psac.save_checkpoint"):
+        workers.meet("psac.save_checkpoint", lambda: facts.of_run(private))
+        model = whole_state(private.model.state_dict())
+        optimizer = whole_state(private.optimizer.state_dict())
+        if workers.rank == 0:
+            write(Path(path), private, (model, optimizer), extra, others)
+        workers.meet("a checkpoint")  # is there for all
+
+
+def write(
+    path: Path,
+    private: Private,
+    states: tuple[Any, Any],
+    extra: Mapping[str, Any] | None,
+    others: Mapping[str, Stateful],
+) -> None:
+    """The file and its journal."""
     content: dict[str, Any] = {
         "private": private.state_dict(),
-        "model": private.model.state_dict(),
-        "optimizer": private.optimizer.state_dict(),
+        "model": states[0],
+        "optimizer": states[1],
         "optimizer_type": type(private.optimizer).__name__,
         "others": {name: other.state_dict() for name, other in others.items()},
         "extra": dict(extra or {}),
@@ -137,8 +157,13 @@ def load_checkpoint(
         psac.load_checkpoint("run/checkpoint.safetensors", private, scheduler=scheduler)
         ```
     """
-    path = Path(path)
-    content = read(path)
+    with private.workers.together("psac.load_checkpoint"):
+        return load(Path(path), private, others)
+
+
+def load(path: Path, private: Private, others: Mapping[str, Stateful]) -> dict[str, Any]:
+    """All workers have what worker 0 reads."""
+    content, journal, record = private.workers.of_first(lambda: on_disk(path))
     if content["others"].keys() != others.keys():
         raise CheckpointError(
             f"{path} was saved with {sorted(content['others'])} and is loaded with "
@@ -146,18 +171,36 @@ def load_checkpoint(
         )
     refuse_other_model(path, content["model"], private.model.state_dict())
     refuse_other_optimizer(path, content, private.optimizer)
-    run = content["private"]["id"]
-    journal, record = spent_beside(path, run), spent_on_record(run)
     private.load_state_dict(content["private"])
-    private.model.load_state_dict(content["model"])
-    private.optimizer.load_state_dict(content["optimizer"])
+    load_states(private, content["model"], content["optimizer"])
     for name, other in others.items():
         other.load_state_dict(content["others"][name])
     if "random" in content:
         restore_random_state(content["random"])
     unknown = charge_lost_steps(path, private, journal, record)
-    write_down_releases(path, private, unknown)
+    if private.workers.rank == 0:
+        write_down_releases(path, private, unknown)
+    private.workers.meet("psac.load_checkpoint", lambda: facts.of_run(private))
     return content["extra"]
+
+
+def load_states(private: Private, model: dict[str, Any], optimizer: dict[str, Any]) -> None:
+    """Into model and optimizer, in shards where the model has them."""
+    private.model.load_state_dict(split_state(model, private.model.state_dict()))
+    parameters = [p for group in private.optimizer.param_groups for p in group["params"]]
+    for number, state in optimizer["state"].items():
+        like = parameters[number]
+        for key, value in state.items():
+            if isinstance(value, Tensor) and value.shape == like.shape:
+                state[key] = split_state(value, like)
+    private.optimizer.load_state_dict(optimizer)
+
+
+def on_disk(path: Path) -> tuple[dict[str, Any], int | None, int | None]:
+    """The content of a checkpoint; the steps that its journal and this machine's record count."""
+    content = read(path)
+    run = content["private"]["id"]
+    return content, spent_beside(path, run), spent_on_record(run)
 
 
 def charge_lost_steps(

@@ -56,6 +56,12 @@ class Evaluator:
 
     def __init__(self, model: nn.Module) -> None:
         self.model, self.parameters = model, trainable(model)
+        split = [name for name, p in self.parameters.items() if hasattr(p, "device_mesh")]
+        if split:
+            raise PrivacyError(
+                f"{', '.join(split[:5])}: parameters that are split between processes. A private "
+                "run gathers those of fully_shard; elsewhere, pass the plain model."
+            )
         self.outside = Outside(model)
         self.vectorized = Vectorized(model, self.parameters, self.outside)
         self.one_by_one = OneByOne(model, self.parameters, self.outside)

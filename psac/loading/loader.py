@@ -5,14 +5,18 @@ a logical batch releases the step; batches that workers have fetched ahead are d
 ends early, so the sampler is saved as of the last released step.  A step is drawn once: whoever
 leaves a pass and begins another gets the draws that were not released, and cannot choose among
 batches by what is in them.
+
+Of several processes each draws the same, and hands out its part, in equally many physical batches.
+Where it has no record, it hands out one of another part, which stands in and does not count.
 """
 
 from __future__ import annotations
 
 import copy
+import zlib
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -21,6 +25,7 @@ from torch.utils.data import DataLoader, default_collate
 from psac import sampling
 from psac.accounting import Ledger
 from psac.checks import positive
+from psac.distributed import Alone, Group
 from psac.errors import PrivacyError
 from psac.loading.collation import ByLength, Collated, DefaultCollate, Probe, ProbingCollate
 from psac.loading.dataset import OneAtATime, loader_over
@@ -47,7 +52,17 @@ class Run(Protocol):
 class HandOut(Protocol):
     """How a batch is announced to the run; nobody but its loader may do so."""
 
-    def __call__(self, batch: Any, *, last: bool, probe: Probe | None = None) -> None: ...
+    def __call__(
+        self, batch: Any, *, last: bool, probe: Probe | None = None, stands_in: bool = False
+    ) -> None: ...
+
+
+class Drawn(NamedTuple):
+    """A logical batch: this process's part of it, the sampler after it, a number for all of it."""
+
+    sizes: list[int]
+    after: Sampler
+    fingerprint: int
 
 
 class Loader:
@@ -65,14 +80,18 @@ class Loader:
         sampler: Sampler,
         physical_batch_size: int | None,
         lengths: Sequence[int] | None = None,
+        group: Group | None = None,
     ) -> None:
         if physical_batch_size is not None:
             positive("physical_batch_size", physical_batch_size)
         self._private, self._hand_out = private, hand_out
         self._sampler, self._largest = sampler, physical_batch_size
+        self._group = Alone() if group is None else group
+        self.limits = {"physical_batch_size": physical_batch_size, "lengths": lengths}
+        self.fingerprint = 0  # of the draw of the step in progress, of all workers
         self._ahead = copy.copy(sampler)  # draws ahead of training, for workers
         self._next = sampler  # as it is after the step in progress
-        self._drawn: deque[tuple[list[int], Sampler]] = deque()  # sizes of a step, sampler after it
+        self._drawn: deque[Drawn] = deque()
         self._indices: deque[list[int]] = deque()
         self._left = 0  # steps of this pass that are not drawn yet
         # By number of the step, until it is released: its draw, and the sampler after it.
@@ -106,22 +125,32 @@ class Loader:
         self._ahead, self._left = copy.copy(self._sampler), steps
         self._drawn.clear()
         self._indices.clear()
+        self._forget_draws_of_some()
         batches = iter(self._reseeded())
         for _ in range(steps):
             if not self._drawn:
                 self._draw()
-            sizes, after = self._drawn.popleft()
-            for k in range(len(sizes)):
-                parts = self._parts(next(batches))
+            sizes, after, self.fingerprint = self._drawn.popleft()
+            for k, size in enumerate(sizes):
+                with self._group.together("private.loader"):
+                    parts = self._parts(next(batches))
                 self._next = after
                 for j, (batch, probe) in enumerate(parts):
                     last = k == len(sizes) - 1 and j == len(parts) - 1
-                    self._hand_out(batch, last=last, probe=probe)
+                    with self._group.together("private.loader"):
+                        self._hand_out(batch, last=last, probe=probe, stands_in=not size)
                     yield batch
-                    self._check(own_pass)
+                    with self._group.together("private.loader"):
+                        self._check(own_pass)
             if not sizes:
                 self._next = after
                 private.release()
+
+    def _forget_draws_of_some(self) -> None:
+        """What one process has drawn further ahead than another is drawn anew, by all alike."""
+        common = -self._group.most(-len(self._draws))
+        for number in sorted(self._draws)[common:]:
+            del self._draws[number]
 
     def _parts(self, collated: Any) -> list[tuple[Any, Probe | None]]:
         """Batches with their probes: one, or one for each of the public lengths."""
@@ -137,7 +166,8 @@ class Loader:
         With torch's own generator a resumed run would differ.
         """
         if self._workers is not None:
-            stream = self._sampler.generator.spawn(f"workers {self._private.steps_taken}")
+            own = self._group.own(self._sampler.generator)
+            stream = own.spawn(f"workers {self._private.steps_taken}")
             self._workers.manual_seed(int.from_bytes(stream.random_bytes(7), "big"))
         return self._data
 
@@ -165,11 +195,12 @@ class Loader:
         if number not in self._draws:
             self._draws[number] = self._ahead.draw(), copy.copy(self._ahead)
         draw, after = self._draws[number]
-        self._ahead = copy.copy(after)
-        batches = sampling.physical_batches(draw, self._largest)
+        self._ahead, group = copy.copy(after), self._group
+        batches = sampling.physical_batches(draw, self._largest, group.rank, group.size)
         self._left -= 1
-        self._indices += batches
-        self._drawn.append(([len(batch) for batch in batches], after))
+        self._indices += [batch or draw[:1].tolist() for batch in batches]
+        sizes, fingerprint = [len(batch) for batch in batches], zlib.crc32(draw.numpy().tobytes())
+        self._drawn.append(Drawn(sizes, after, fingerprint))
 
     def _check(self, own_pass: int) -> None:
         if self._pass != own_pass:

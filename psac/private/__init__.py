@@ -21,6 +21,7 @@ where B is the expected batch size, a public constant: never the number that was
     handed.py     no batch but the loader's, always arranged alike
     guard.py      nothing but the released gradient moves the model
     scale.py      the scale that AdaptivePSAC learns
+    facts.py      what all workers of a run must have alike
     account.py    what was spent, and what this process knows of it
     resume.py     the state of a run, and going on from it
 

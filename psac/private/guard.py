@@ -31,6 +31,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from psac.distributed.sharded import local
 from psac.errors import PrivacyError, warn
 from psac.gradients.isolation.checksums import Marks, Prints, checksums
 from psac.gradients.isolation.eligibility import attach, attached, modules_of, refuse_modules
@@ -108,7 +109,7 @@ class Guard:
         """The model as it is now is what the next step must find."""
         self._turn += 1
         is_new = self._turn <= self._first_turn + FIRST_TURNS
-        self._prints = Prints(self._tensors(), self._turn, reads_all=is_new)
+        self._prints = Prints(self._held(), self._turn, reads_all=is_new)
         tensors, numbers = self._parts_of_state()
         self._state = Marks(tensors, self._turn, reads_all=is_new), numbers
 
@@ -130,7 +131,7 @@ class Guard:
         self._refuse_other_parameters(tensors)
         if self._prints is None or self._state is None:
             return
-        changed, names = self._prints.changed(tensors), []
+        changed, names = self._prints.changed(self._held()), []
         if changed:
             names = [name for k, name in enumerate(self._names_of_tensors()) if k in changed]
         tensors, numbers = self._parts_of_state()
@@ -165,6 +166,10 @@ class Guard:
         stores = [s for m in modules_of(self.model) for s in (m._parameters, m._buffers)]
         return [t for store in stores for t in store.values() if t is not None]
 
+    def _held(self) -> list[Tensor]:
+        """What of them is on this worker."""
+        return [local(tensor) for tensor in self._tensors()]
+
     def _names_of_tensors(self) -> list[str]:
         """In the order of the fingerprints."""
         return [
@@ -181,7 +186,7 @@ class Guard:
         numbers: list[Any] = []
         for _, value in self._values_of_state():
             if isinstance(value, Tensor):
-                tensors.append(value)
+                tensors.append(local(value))
             elif isinstance(value, (int, float)):
                 numbers.append(value)
         return tensors, numbers
@@ -232,9 +237,7 @@ class Guard:
             parameter.grad = gradients[name].to(parameter.dtype)
         self._surround_other_hooks()
         self._gradients = [p.grad for p in self.parameters.values() if p.grad is not None]
-        self._gradient_prints = (
-            checksums([*self._gradients, *self._watched()]) if self._has_other_hooks() else []
-        )
+        self._gradient_prints = self._prints_of(self._gradients) if self._has_other_hooks() else []
         self._stepping = True
         try:
             self.optimizer.step()
@@ -259,7 +262,7 @@ class Guard:
         self._gradients = []
         prints = self._gradient_prints
         if not all(a is b for a, b in zip(grads, handed, strict=True)) or (
-            prints and checksums([*handed, *self._watched()]) != prints
+            prints and self._prints_of(handed) != prints
         ):
             raise PrivacyError(
                 "a hook on optimizer.step has changed the private gradient, or the model, before "
@@ -281,7 +284,10 @@ class Guard:
 
     def _watched(self) -> list[Tensor]:
         """What hooks must leave alone."""
-        return self._tensors() + self._parts_of_state()[0]
+        return self._held() + self._parts_of_state()[0]
+
+    def _prints_of(self, gradients: list[Tensor]) -> list[int]:
+        return checksums([*map(local, gradients), *self._watched()])
 
     def _surround_other_hooks(self) -> None:
         """Ours runs last before the step and first after it, so that it sees what others do."""

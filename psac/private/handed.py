@@ -35,9 +35,12 @@ FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
 class Handed:
     """A batch that awaits its step."""
 
-    def __init__(self, batch: Any, is_last: bool, probe: Any = None) -> None:
+    def __init__(
+        self, batch: Any, is_last: bool, probe: Any = None, *, stands_in: bool = False
+    ) -> None:
+        """One that `stands_in` is another worker's: it is evaluated, and counts there."""
         trees.num_records(batch)  # refuses what is not a batch
-        self.is_last, self.probe = is_last, probe
+        self.is_last, self.probe, self.stands_in = is_last, probe, stands_in
         self._leaves = [(path, leaf) for path, leaf, node in trees.walk(batch) if node is None]
         self._prints = checksums(leaf for _, leaf in self._leaves)
 

@@ -14,9 +14,10 @@ from psac.accounting import Ledger
 from psac.checks import positive
 from psac.clipping import choice
 from psac.clipping.rules import PSAC
+from psac.distributed import join, unwrapped
 from psac.loading.dataset import dataset_of, released_with
-from psac.noise.generators import SecureGenerator, SeededGenerator
 from psac.plan import plan_run
+from psac.private import facts
 from psac.private.run import Clipping, Private
 from psac.sampling import Poisson, Sampling
 
@@ -37,6 +38,7 @@ def make_private(
     physical_batch_size: int | None = None,
     lengths: Sequence[int] | None = None,
     seed: int | None = None,
+    process_group: Any = None,
 ) -> Private:
     """Makes training of `model` by `optimizer` on `dataset` private.
 
@@ -63,6 +65,8 @@ def make_private(
         lengths: Public lengths that records are padded to, each to the smallest one that holds it,
             such as (32, 64, 128).
         seed: Makes the run repeatable, and NOT private.
+        process_group: The workers that train together, each with the whole model and data set. The
+            default is the group of `torch.distributed.init_process_group`, if there is one.
 
     Returns:
         The run. Loop over its `loader`, pass each batch to `step`, and `close` it at the end.
@@ -87,32 +91,38 @@ def make_private(
         ...     print(f"{private.steps_taken} steps, epsilon {private.epsilon():.2f}")
         2 steps, epsilon 3.00
     """
-    rule: Clipping = PSAC() if clipping is None else choice.checked(clipping)
-    records = dataset_of(dataset)
-    scheme = Poisson() if sampling is None else sampling
-    released_before = _released_before(dataset, scheme)
-    plan = plan_run(
-        num_records=len(records),
-        expected_batch_size=_batch_size(dataset, batch_size, len(records)),
-        scheme=scheme,
-        length=(epochs, steps),
-        epsilon=epsilon,
-        delta=delta,
-        noise_multiplier=noise_multiplier,
-        after=released_before,
-    )
-    generator = SecureGenerator() if seed is None else SeededGenerator(seed)
-    return Private(
-        model,
-        optimizer,
-        dataset,
-        plan=plan,
-        clipping=rule,
-        physical_batch_size=physical_batch_size,
-        lengths=lengths,
-        generator=generator,
-        released_before=released_before,
-    )
+    workers = join(process_group)
+    with workers.together("make_private"):
+        model = unwrapped(model)
+        rule: Clipping = PSAC() if clipping is None else choice.checked(clipping)
+        records = dataset_of(dataset)
+        scheme = Poisson() if sampling is None else sampling
+        released_before = _released_before(dataset, scheme)
+        plan = plan_run(
+            num_records=len(records),
+            expected_batch_size=_batch_size(dataset, batch_size, len(records)),
+            scheme=scheme,
+            length=(epochs, steps),
+            epsilon=epsilon,
+            delta=delta,
+            noise_multiplier=noise_multiplier,
+            after=released_before,
+        )
+        private = Private(
+            model,
+            optimizer,
+            dataset,
+            plan=plan,
+            clipping=rule,
+            physical_batch_size=physical_batch_size,
+            lengths=lengths,
+            generator=workers.generator(seed),
+            released_before=released_before,
+            workers=workers,
+        )
+        workers.meet("make_private", lambda: facts.of_settings(private))
+        private.begin_alike()
+    return private
 
 
 def _released_before(data: Any, scheme: Sampling) -> Ledger:

@@ -21,6 +21,8 @@ Guarantees:
   batch that was left out or altered, a backward or an optimizer step of the user's own, parameters
   and buffers that something other than the optimizer has changed raise, and nothing is released.
 - Model and optimizer stay the user's own objects, and `close` gives them back without a trace.
+- Of several workers all take the same steps: the sum is that of all of them, and they have the same
+  noise, ledger and parameters (psac/distributed).
 """
 
 from __future__ import annotations
@@ -36,10 +38,13 @@ from torch import Tensor, nn
 from psac.accounting import Ledger
 from psac.checks import positive
 from psac.clipping.rules import AdaptivePSAC, ClippingRule
+from psac.distributed import Group, shards_of
+from psac.distributed.sharded import is_split
 from psac.errors import PrivacyError
 from psac.gradients import ClippedSum, Evaluator, Sensitive, trees
+from psac.gradients.isolation.eligibility import trainable
 from psac.gradients.isolation.generators import own_draws_of_torch, own_generators, own_numbers
-from psac.gradients.isolation.probe import Probe
+from psac.gradients.isolation.probe import FIRST_STEPS, Probe
 from psac.gradients.isolation.state import State
 from psac.gradients.trees import LossFunction
 from psac.loading.collation import refuse_padding_that_counts
@@ -48,7 +53,7 @@ from psac.loading.loader import Loader
 from psac.noise.gaussian import add_noise_
 from psac.noise.generators import NoiseGenerator
 from psac.plan import Plan
-from psac.private import resume
+from psac.private import facts, resume
 from psac.private.account import Account
 from psac.private.guard import Guard
 from psac.private.handed import Arrangements, Handed
@@ -56,6 +61,7 @@ from psac.private.scale import LearnedScale
 from psac.sampling import Sampler
 
 Clipping = ClippingRule | AdaptivePSAC | Mapping[str, ClippingRule]
+NOBODY = Sensitive(losses=torch.zeros(0), norms=torch.zeros(0), weights=torch.zeros(0), way="")
 
 
 class Private:
@@ -70,7 +76,8 @@ class Private:
         ledger: What was released, and at which price; public. See `psac.Ledger`.
         steps_taken: Logical steps that were released.
         sensitive: Losses, norms and weights of the last batch, and how they were evaluated. They
-            are NOT private.
+            are NOT private. Of several workers, each has those of its own records.
+        workers: The processes that train this run together. See `psac.distributed`.
     """
 
     def __init__(
@@ -85,14 +92,22 @@ class Private:
         lengths: Sequence[int] | None,
         generator: NoiseGenerator,
         released_before: Ledger,
+        workers: Group,
     ) -> None:
+        self.workers, self._generator = workers, generator
         self.model, self.optimizer, self.clipping = model, optimizer, clipping
         self.steps_taken = 0
         self.sensitive: Sensitive | None = None
         self.noise, self._chance = generator.spawn("noise"), generator.spawn("chance")
         self._scale = LearnedScale(clipping, plan) if isinstance(clipping, AdaptivePSAC) else None
-        self.evaluator, self._probe = Evaluator(model), Probe(model)
-        self.parameters = self.evaluator.parameters
+        self.shards, self.parameters = shards_of(model, workers), trainable(model)
+        if self.shards.is_split and lengths:
+            raise ValueError(
+                "lengths= gives workers different numbers of batches, but those of a model under "
+                "fully_shard gather its parameters together for each. Leave one of them out."
+            )
+        with self.shards.gathered():
+            self.evaluator, self._probe = Evaluator(model), Probe(model)
         rule = self._scale.rule() if self._scale else clipping
         self._sums = ClippedSum(self.evaluator, rule)  # type: ignore[arg-type]
         self.guard = Guard(model, optimizer, self.parameters)
@@ -103,7 +118,9 @@ class Private:
         sampler = Sampler(
             plan.sampling, plan.num_records, plan.expected_batch_size, generator.spawn("sampling")
         )
-        self.loader = Loader(self, self._hand_out, data, sampler, physical_batch_size, lengths)
+        self.loader = Loader(
+            self, self._hand_out, data, sampler, physical_batch_size, lengths, workers
+        )
         self._handed: Handed | None = None  # the batch that awaits its step
         self._arrangements = Arrangements()
         self.evaluator.outside.beside = self._arrangements.classes
@@ -111,8 +128,10 @@ class Private:
         self._is_due = False  # a logical batch is in the sums, and must be released before the next
         self._state: State | None = None  # before the first of several physical batches
         self._seed: int | None = None  # of numpy's and Python's numbers in this logical step
+        self._torch_numbers = self._chance  # where those of torch come from in this logical step
         self.guard.attach(self)
         self.account.announce_earlier_runs(type(model).__name__)
+        workers.follow(self)
 
     # Algorithm 1
     def step(self, loss: LossFunction, batch: Any, *, batched: bool = False) -> bool:
@@ -149,41 +168,61 @@ class Private:
                     scheduler.step()
             ```
         """
-        handed, batch = self._accept(loss, batch), trees.of_plain_tensors(batch)
-        with self._own_randomness(batched):
-            if handed.probe is not None:
-                refuse_padding_that_counts(self.model, loss, batch, handed.probe)
-            # losses, norms, weights, sums
-            self.sensitive = self._sums.add(loss, batch, batched=batched)
-        self._complete(batched)
-        if handed.is_last:
-            self.release()
-            self._probe.leave(loss, batch)
-            self._state = None
-        else:
-            # Physical batches start from the same state: how many there are must not show in it.
-            assert self._state is not None
-            self._state.restore()
-            self.evaluator.outside.remember(loss)
-            self.guard.remember()
-        return handed.is_last
+        with self.workers.together("private.step"):
+            handed, batch = self._accept(loss, batch), trees.of_plain_tensors(batch)
+            with self.shards.gathered(), self.workers.silence():
+                self._prepare(handed, loss)
+                with self._own_randomness(batched):
+                    self.sensitive = self._evaluate(handed, loss, batch, batched)
+                self._complete(batched)
+                if not handed.is_last:
+                    # Physical batches start from one state: how many there are must not show in it.
+                    assert self._state is not None
+                    self._state.restore()
+                    self.evaluator.outside.remember(loss)
+            if handed.is_last:
+                self.release()
+                self._leave(loss, batch)
+                self._state = None
+            else:
+                self.guard.remember()
+            return handed.is_last
+
+    def _evaluate(self, handed: Handed, loss: LossFunction, batch: Any, batched: bool) -> Sensitive:
+        """Losses, norms, weights, sums."""
+        if handed.stands_in:
+            self.evaluator(loss, batch, batched=batched)
+            return NOBODY
+        if handed.probe is not None:
+            refuse_padding_that_counts(self.model, loss, batch, handed.probe)
+        return self._sums.add(loss, batch, batched=batched)
 
     def release(self) -> None:
         """Ledger, noise, optimizer; for loaders, which call it on an empty draw."""
-        sums, self._is_due = self._sums.collect(), False
-        self._probe.forget()
-        self.account.spend(1)
+        with self.workers.together("the release of a step"):
+            sums, self._is_due = self._sums.collect(), False
+            counts = [self._scale.collect()] if self._scale else []
+            self.workers.meet("the release of a step", lambda: facts.of_step(self))
+            self._probe.forget()
+            self.account.spend(1)
+            self.workers.meet("the ledger")  # before anybody has the sum
+            self._hand_on(self.shards.add_up(sums, counts), counts)
+
+    def _hand_on(self, sums: dict[str, Tensor], counts: list[Tensor]) -> None:
+        """Noise, optimizer."""
         self.loader.advance()
         self.steps_taken += 1
         for bound, names in self._groups():
-            add_noise_(
-                [as_real(sums[name]) for name in names],
-                std=self._noise_over_bound() * bound,
-                generator=self.noise,
-                scale=1 / self.plan.expected_batch_size,
-            )
+            group = {name: sums[name] for name in names}
+            for tensors, noise in self.shards.by_generator(group, self.noise, self.steps_taken):
+                add_noise_(
+                    [as_real(tensor) for tensor in tensors],
+                    std=self._noise_over_bound() * bound,
+                    generator=noise,
+                    scale=1 / self.plan.expected_batch_size,
+                )
         if self._scale:
-            self._scale.release(self.steps_taken, self.noise)
+            self._scale.release(self.steps_taken, counts[0], self.noise)
             self._sums.clipping = self._scale.rule()
         self.guard.step(sums)
         self.guard.remember()
@@ -209,17 +248,28 @@ class Private:
         handed = self._awaited()
         handed.refuse_other(batch, loss, self._arrangements)
         self.guard.refuse_changes()
+        self._has_failed = True  # until the batch is in the sums
+        return handed
+
+    def _prepare(self, handed: Handed, loss: LossFunction) -> None:
+        """What is remembered of before the function runs."""
         self.evaluator.is_suspicious = self._probe.has_changed(loss)
         if self._state is None and not handed.is_last:
             self._state = State({"model": self.model, "loss": loss})
-        self._has_failed = True  # until the batch is in the sums
-        return handed
+
+    def _leave(self, loss: LossFunction, batch: Any) -> None:
+        """A few records for the next step to compare; of a split model, in the first steps."""
+        if self.shards.is_split and self.steps_taken > FIRST_STEPS:
+            return  # secret steps are each worker's own, but all must gather the parameters
+        with self.shards.gathered(), self.workers.silence():
+            self._probe.leave(loss, batch)
 
     def _complete(self, batched: bool) -> None:
         """The batch is in the sums: it is done with."""
         assert self._handed is not None
         assert self.sensitive is not None
-        self.ledger.note_way("batched" if batched else self.sensitive.way)
+        if not self._handed.stands_in:
+            self.ledger.note_way("batched" if batched else self.sensitive.way)
         if self._handed.is_last:
             self._seed, self._is_due = None, True
         self._has_failed, self._handed = False, None
@@ -247,30 +297,36 @@ class Private:
 
         A seed of the user's would fix which numbers the k-th record of a batch gets.  What numpy
         and Python draw is the same in each physical batch of a logical step: their number does not
-        show in it.  Records that are computed one at a time have numbers of their own (`OneByOne`).
+        show in it, nor does that of workers.  Each worker draws torch's numbers from a stream of
+        its own.  Records that are computed one at a time have numbers of their own (`OneByOne`).
         """
         is_secret = self.ledger.secure
-        chance = self._chance if is_secret else self._chance.spawn(str(self.steps_taken))
-        bits = int.from_bytes(chance.random_bytes(15), "big")
         if self._seed is None:
-            self._seed = bits >> 63
+            chance = self._chance if is_secret else self._chance.spawn(str(self.steps_taken))
+            self._seed = int.from_bytes(chance.random_bytes(15), "big") >> 63
+            self._torch_numbers = self.workers.own(chance)
         with own_numbers(self._seed):
-            if not is_secret:
+            if not is_secret and self.workers.size == 1:
                 yield
                 return
+            bits = int.from_bytes(self._torch_numbers.random_bytes(15), "big")
             with (own_generators if batched else own_draws_of_torch)(bits):
                 yield
 
     # For the loader
     def start_pass(self) -> None:
         """What was not released is forgotten."""
+        self.workers.meet("a pass over private.loader", lambda: facts.of_run(self))
+        self.workers.renew(self._generator)
         self._handed, self._has_failed, self._state, self._seed = None, False, None, None
         self._is_due = False
         self._sums.discard()
         if self._scale:
             self._scale.forget()
 
-    def _hand_out(self, batch: Any, *, last: bool, probe: Any = None) -> None:
+    def _hand_out(
+        self, batch: Any, *, last: bool, probe: Any = None, stands_in: bool = False
+    ) -> None:
         """This batch awaits its step.  Called for others, it would train on them at this price."""
         self.refuse_left_out()
         if self._is_due:
@@ -279,7 +335,7 @@ class Private:
                 "records twice. Begin a new pass over private.loader."
             )
         self.guard.begin()
-        self._handed = Handed(batch, last, probe)
+        self._handed = Handed(batch, last, probe, stands_in=stands_in)
 
     def refuse_left_out(self) -> None:
         """Raises if the last batch was not given to `step`."""
@@ -295,6 +351,12 @@ class Private:
             raise PrivacyError("this private run is closed; call make_private for a new one.")
 
     # Life
+    def begin_alike(self) -> None:
+        """All workers have the model and the name of the run that worker 0 has."""
+        self.account.id = self.workers.of_first(lambda: self.account.id)
+        tensors = [*self.model.parameters(), *self.model.buffers()]
+        self.workers.spread([tensor for tensor in tensors if not is_split(tensor)])
+
     def close(self) -> None:
         """Gives model and optimizer back as they were; what was not released is forgotten."""
         self.guard.detach()

@@ -35,14 +35,19 @@ class LearnedScale:
         """What was counted since the last release."""
         self._below = 0.0
 
-    def release(self, step: int, generator: NoiseGenerator) -> None:
+    def collect(self) -> Tensor:
+        """The count since the last collect, a tensor [1]; it starts anew."""
+        below = torch.tensor([self._below], dtype=torch.float64)
+        self.forget()
+        return below
+
+    def release(self, step: int, below: Tensor, generator: NoiseGenerator) -> None:
         """The noisy count of this step moves the scale."""
-        noisy = torch.tensor([self._below], dtype=torch.float64)
+        noisy = below.clone()
         if self._noise_multiplier > 0:
             std = self._side_noise() / 2  # one record moves the count by 1/2
             add_noise_([noisy], std=std, generator=generator)
         self.value = self._rule.next_scale(self.value, float(noisy) / self._batch_size, step)
-        self.forget()
 
     def noise_for_gradients(self) -> float:
         """The noise multiplier that is left for gradients beside the count."""

@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shlex
+import sys
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -66,12 +69,15 @@ def train(
     tensorboard: Annotated[
         bool, typer.Option("--tensorboard", help="Also log to RUN/tensorboard.")
     ] = False,
+    workers: Annotated[
+        int,
+        typer.Option(min=1, help="Processes on this machine that train the run together."),
+    ] = 1,
     *,
     settings: dict[str, Any],
 ) -> None:
     """Train a private model and write its report."""
-    from psac.app.training import Interrupted
-    from psac.app.training import train as trained
+    from psac.app.training import workers as several
 
     for name, value in (("label", label), ("schema", schema)):
         if value is not None:
@@ -83,6 +89,36 @@ def train(
                 "--quiet and --json exclude each other; --json prints nothing but JSON."
             )
         full_recipe = _recipe(recipe, folder, resume, settings)
+    if workers > 1 and not several.is_started():
+        raise typer.Exit(several.start(workers, sys.argv[1:]))
+    with _as_worker():
+        _train(full_recipe, folder, title, resume, quiet, as_json, tensorboard)
+
+
+@contextlib.contextmanager
+def _as_worker() -> Iterator[None]:
+    """Of several processes, the first one speaks."""
+    from psac.app.training import workers as several
+
+    console.quiet = errors.quiet = not several.is_first()
+    with several.joined():
+        yield
+
+
+def _train(
+    full_recipe: Recipe,
+    folder: Path,
+    title: str,
+    resume: bool,
+    quiet: bool,
+    as_json: bool,
+    tensorboard: bool,
+) -> None:
+    from psac.app.training import Interrupted
+    from psac.app.training import train as trained
+    from psac.app.training.workers import is_first
+
+    as_json, tensorboard = as_json and is_first(), tensorboard and is_first()
     if not (quiet or as_json):  # the view says that the run is seeded
         warnings.simplefilter("ignore", psac.InsecureNoiseWarning)
     try:
@@ -90,11 +126,14 @@ def train(
         with _logged(folder, tensorboard) as log, shown as view:
             result = trained(full_recipe, folder, resume=resume, observer=Together(log, view))
     except KeyboardInterrupt as stop:
-        _show_how_to_continue(folder, as_json, tensorboard, saved=isinstance(stop, Interrupted))
+        options = ["--tensorboard"] * tensorboard + _option_of_workers()
+        if is_first():
+            _show_how_to_continue(folder, as_json, options, saved=isinstance(stop, Interrupted))
         raise typer.Exit(code_of(stop)) from None
     except OSError as error:
         raise _with_advice(error, folder) from error
-    _show_result(result, quiet, as_json)
+    if is_first():
+        _show_result(result, quiet, as_json)
 
 
 def _folder(recipe: str | None, run: Path | None, settings: dict[str, Any]) -> tuple[Path, str]:
@@ -160,7 +199,13 @@ def _with_advice(error: OSError, folder: Path) -> OSError:
     return OSError(f"{sentence(error)}{where}.{advice}")
 
 
-def _show_how_to_continue(folder: Path, as_json: bool, tensorboard: bool, *, saved: bool) -> None:
+def _option_of_workers() -> list[str]:
+    from psac.app.training.workers import is_started
+
+    return ["--workers", os.environ["WORLD_SIZE"]] if is_started() else []
+
+
+def _show_how_to_continue(folder: Path, as_json: bool, options: list[str], *, saved: bool) -> None:
     from psac.app.training import Run
 
     run = Run(folder)
@@ -170,8 +215,7 @@ def _show_how_to_continue(folder: Path, as_json: bool, tensorboard: bool, *, sav
             return
     elif not saved:  # a second Ctrl-C
         errors.print("[yellow]Steps since the last save are lost, but count as spent.[/]")
-    options = ["--resume", *["--tensorboard"] * tensorboard]
-    again = shlex.join(["psac", "train", "--run", str(folder), *options])
+    again = shlex.join(["psac", "train", "--run", str(folder), "--resume", *options])
     step = run.ledger().steps
     if as_json:
         _print_json({"kind": "stopped", "step": step, "folder": str(folder), "go_on": again})

@@ -3,7 +3,7 @@
 recipe         all settings of a run; shipped, overrides
 splits         the records to train on and to evaluate on; own_data, in_memory
 assembly       model, optimizer and private run; own_model, optimization
-trainer        the loop; many runs several of them at once
+trainer        the loop; many runs several of them at once; workers, several processes for one
 run            a run on disk; metrics, results, released_columns, privacy_warnings, environment
 evaluation     losses and accuracy; prediction, for new records
 search         the settings that a sweep tries

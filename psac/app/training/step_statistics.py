@@ -1,9 +1,9 @@
 """Statistics of one logical step: losses, norms and weights of its samples.
 
 All of it comes from private records without noise: it is NOT covered by epsilon, and its lines say
-`"private": false`.  Guarantees: the values are those of the whole logical batch; samples without a
-finite norm, which the engine drops, are left out of the quantiles and counted in the last bin of
-the histogram.
+`"private": false`.  Guarantees: the values are those of the whole logical batch (of several
+workers, of the part that worker 0 computes); samples without a finite norm, which the engine drops,
+are left out of the quantiles and counted in the last bin of the histogram.
 """
 
 from __future__ import annotations

@@ -13,7 +13,8 @@ Guarantees:
   the run goes on from it by `resume=True`.  With a seed, it then ends equal, bit by bit, to a run
   that was never interrupted, metrics included save for times; without one, steps that were lost
   with their process count as spent (`psac.checkpoint.saving`).
-- One process trains in a folder at a time; a second one is refused.
+- One process trains in a folder at a time; a second one is refused.  Processes that share a group
+  of `torch.distributed` train one run together, and worker 0 writes (workers.py).
 - Ctrl-C stops it after the current step, saves, and raises `Interrupted`.
 - Every `epsilon` is computed from the ledger by the accountant; lines for which that would take too
   long have none.
@@ -49,12 +50,15 @@ from psac.app.training.results import summary_of, write_mistakes, write_model
 from psac.app.training.run import Run, write_json
 from psac.app.training.splits import Splits, load_splits
 from psac.app.training.step_statistics import StepStatistics
+from psac.app.training.workers import folder_of
 from psac.checkpoint.saving import load_checkpoint, save_checkpoint
 from psac.clipping.rules import AdaptivePSAC
+from psac.distributed import Group, join
 
 STEP_LINES = 400
 STEP_LINES_WITH_EPSILON = 20
 SAVE_SECONDS = 60.0
+SAVE, STOP = 1, 2  # what is due after a step
 
 
 def train(
@@ -76,20 +80,27 @@ def train(
         RunError: The folder holds a run, or no run to resume, or one with another recipe.
         Interrupted: Training was stopped by a signal, and saved.
     """
-    run = Run(folder)
+    group = join()
+    with folder_of(Run(folder), group) as run, group.together("psac.training.train"):
+        train_in(run, recipe, group, resume=resume, observer=observer or Silent())
+    return Run(folder)
+
+
+def train_in(run: Run, recipe: Recipe, group: Group, *, resume: bool, observer: Observer) -> None:
+    """Trains in the folder of this worker."""
     if run.started:
         with run.locked():  # refuses a folder that is in use before any data are read
             pass
     run.refuse(recipe, resume=resume)
     if run.finished:
-        return run
+        return
     run.refuse_lost_checkpoint()
     run.refuse_changed_model(recipe)
     device = device_of(recipe)
     with PrivacyWarnings() as privacy_warnings:
         with LastingInterrupt():
-            splits = load_splits(recipe, run.released()).to(device)
-            trainer = Trainer(recipe, run, splits, observer or Silent(), privacy_warnings)
+            splits = splits_of(recipe, run, group).to(device)
+            trainer = Trainer(recipe, run, splits, observer, privacy_warnings)
         try:
             with run.locked(), seeded(seed_of_training(recipe), device):
                 run.refuse(
@@ -100,7 +111,13 @@ def train(
                 trainer.train()
         finally:
             trainer.private.close()
-    return run
+
+
+def splits_of(recipe: Recipe, run: Run, group: Group) -> Splits:
+    """The records; what is released of them while they are read, worker 0 releases."""
+    splits = load_splits(recipe, run.released()) if group.rank == 0 else None
+    released = group.of_first(lambda: None if splits is None else splits.released)
+    return load_splits(recipe, released) if splits is None else splits
 
 
 class Trainer:
@@ -134,7 +151,7 @@ class Trainer:
                 self._train_one_epoch(interruption)
                 self._evaluate()
                 self._save()
-                if interruption.requested:
+                if self._is_due(interruption) == STOP:
                     raise Interrupted(self.run.folder, interruption.number)
         self._finish()
 
@@ -223,7 +240,7 @@ class Trainer:
             is_released = private.step(loss_of, batch)
             assert private.sensitive is not None
             self._note_warnings()
-            self.clock.count(len(private.sensitive.losses))
+            self.clock.count(len(private.sensitive.losses) * private.workers.size)
             if (step + 1) % self._logged_every == 0:
                 statistics.add(private.sensitive)
             if not is_released:  # the logical batch is not complete
@@ -232,10 +249,17 @@ class Trainer:
                 self._log_step(statistics, scale)
                 statistics = StepStatistics()
             if private.steps_taken < last:  # the last step is saved after the evaluation
-                if interruption.requested or self.clock.seconds_since_save() >= SAVE_SECONDS:
+                due = self._is_due(interruption)
+                if due:
                     self._save()
-                if interruption.requested:
+                if due == STOP:
                     raise Interrupted(self.run.folder, interruption.number)
+
+    def _is_due(self, interruption: Interruption) -> int:
+        """SAVE or STOP, if that is due on a worker; 0 otherwise."""
+        is_late = self.clock.seconds_since_save() >= SAVE_SECONDS
+        own = STOP if interruption.requested else SAVE if is_late else 0
+        return self.private.workers.most(own)
 
     def _scale(self) -> float | None:
         """The scale that the next batch is clipped with; None if the rule has none."""
@@ -287,11 +311,13 @@ class Trainer:
 
     def _evaluation(self) -> Evaluation | SeveralLabels:
         if self._evaluated is None:
-            self._evaluated = evaluate(
-                self.model,
-                self.splits.evaluation,
-                classes=len(self.splits.classes),
-                batch_size=self.recipe.physical_batch_size,
+            self._evaluated = self.private.workers.of_first(
+                lambda: evaluate(
+                    self.model,
+                    self.splits.evaluation,
+                    classes=len(self.splits.classes),
+                    batch_size=self.recipe.physical_batch_size,
+                )
             )
         return self._evaluated
 

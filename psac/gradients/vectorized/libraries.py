@@ -247,6 +247,11 @@ def refuse_operator_in_python(func: Any, *, is_alone: bool = False) -> None:
     """
     name = str(func).replace(".", "::", 1)
     name = name if isinstance(func, torch._ops.OpOverloadPacket) else name.rsplit(".", 1)[0]
+    if "c10d" in name.split("::")[0]:
+        raise PrivacyError(
+            f"the loss function talks to other workers ({name}): a record there could change this "
+            "one's gradient. Leave the collective out; psac adds up the sums of all workers itself."
+        )
     if name in OPDEFS:
         if is_alone:
             return
