@@ -32,7 +32,7 @@ SETTINGS = (
     *("validation_fraction", "test_is_public", "most_frequent_share", "model_settings"),
     *("rule", "r", "bound", "scale", "epsilon", "noise_multiplier", "delta", "sampling"),
     *("batch_size", "epochs", "copies", "shift", "physical_batch_size", "optimizer"),
-    *("learning_rate", "momentum", "weight_decay", "schedule", "seed", "device"),
+    *("learning_rate", "momentum", "weight_decay", "schedule", "precision", "seed", "device"),
 )
 OF_NAMED_DATA = ("data_settings",)  # those of your own data may hold values of records
 RESULTS = ("accuracy", "constant_accuracy", "loss", "per_class_accuracy", "confusion_matrix")

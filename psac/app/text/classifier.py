@@ -1,0 +1,144 @@
+"""A pretrained encoder with a new head: texts as token numbers in, scores of the classes out.
+
+    model = build("minilm", classes=2)
+    model(model.tokens(["a fine film"]))           # [1, 2]
+
+`network` is a model of `transformers`, all of it trained, or, with `lora`, adapters of that rank
+and the head (adapters.py).  Dropout is 0 unless a recipe sets it: noise and clipping regularise
+already.  Guarantees: the scores of a text depend on that text alone; the network is built from
+files on this machine, and no code in them is run; initial values of head and adapters come from
+torch's generator and are public, as are the weights.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from psac.app.data.optional import needed
+from psac.app.text import adapters
+from psac.app.text.pretrained import CONFIG, PRETRAINED, folder_of
+from psac.app.text.tokens import LENGTHS, Tokens, checked_lengths, tokenizer_in
+from psac.checks import number, positive
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Settings:
+    """`model_settings` of a recipe for text.
+
+    Args:
+        lora: The rank of the adapters; None trains all weights.
+        lora_layers: The names of the layers that are adapted; None are those of the model.
+        lengths: Public lengths that texts are padded to; longer texts are cut to the largest.
+        dropout: The share of activations that is dropped in training.
+        weights: Your own folder with the files of the model.
+    """
+
+    lora: int | None = None
+    lora_layers: Sequence[str] | None = None
+    lengths: Sequence[int] = LENGTHS
+    dropout: float = 0.0
+    weights: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.lora is not None:
+            positive("lora", self.lora)
+        elif self.lora_layers is not None:
+            raise ValueError("lora_layers is given without lora: give the rank, such as lora=8.")
+        checked_lengths(self.lengths)
+        number("dropout", self.dropout, "[0, 1)")
+
+
+class TextClassifier(nn.Module):
+    """Maps token numbers [n, length] to scores [n, classes]."""
+
+    def __init__(self, network: nn.Module, tokens: Tokens) -> None:
+        super().__init__()
+        self.network, self.tokens = network, tokens
+        config: Any = network.config
+        self._has_types = getattr(config, "type_vocab_size", 0) > 1
+        self._separator = int(tokens.tokenizer.sep_token_id)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        ids = ids.long()
+        mask = ids != self.tokens.padding
+        types = {"token_type_ids": self._types(ids, mask)} if self._has_types else {}
+        return self.network(input_ids=ids, attention_mask=mask.long(), **types).logits
+
+    def _types(self, ids: Tensor, mask: Tensor) -> Tensor:
+        """0 up to the first separator, and 1 for the second text of a pair."""
+        separators = (ids == self._separator).long()
+        return (separators.cumsum(1) - separators).clamp(max=1) * mask
+
+    def merged(self) -> TextClassifier:
+        """The same without adapters, which are added to the weights."""
+        return TextClassifier(adapters.merged(self.network), self.tokens)
+
+
+def build(name: str, *, classes: int, **settings: Any) -> TextClassifier:
+    """The pretrained model with a new head for so many classes."""
+    stated = Settings(**settings)
+    folder = folder_of(name, stated.weights)
+    library = needed("transformers", package="transformers", purpose="a model for text", extra="hf")
+    with quiet(library):
+        network = library.AutoModelForSequenceClassification.from_pretrained(
+            str(folder), config=_config(library, folder, classes, stated), local_files_only=True
+        )
+    if stated.lora is not None:
+        layers = stated.lora_layers or PRETRAINED[name].lora
+        network = adapters.adapted(network, rank=stated.lora, layers=layers)
+    return TextClassifier(network.train(), Tokens(tokenizer_in(folder), stated.lengths))
+
+
+def tokens_of(name: str, **settings: Any) -> Tokens:
+    """What makes token numbers of texts, as in the model of these settings."""
+    stated = Settings(**settings)
+    return Tokens(tokenizer_in(folder_of(name, stated.weights)), stated.lengths)
+
+
+def restored(folder: Path, *, classes: int, **settings: Any) -> TextClassifier:
+    """The network that `save_files` described, without weights and without adapters."""
+    stated = Settings(**settings)
+    library = needed("transformers", package="transformers", purpose="a model for text", extra="hf")
+    config = _config(library, folder, classes, stated)
+    network = library.AutoModelForSequenceClassification.from_config(config)
+    return TextClassifier(network, Tokens(tokenizer_in(folder), stated.lengths))
+
+
+def save_files(model: TextClassifier, folder: Path) -> None:
+    """Writes configuration and tokenizer, which are public, so that a run needs nothing else."""
+    config: Any = model.network.config
+    config.name_or_path = ""  # a folder of this machine
+    config.save_pretrained(str(folder))
+    model.tokens.tokenizer.save_pretrained(str(folder))
+
+
+def _config(library: Any, folder: Path, classes: int, settings: Settings) -> Any:
+    if not (folder / CONFIG).is_file():
+        raise ValueError(f"{folder / CONFIG} is missing, so the model cannot be built.")
+    config = library.AutoConfig.from_pretrained(str(folder), local_files_only=True)
+    config.num_labels = classes
+    for name in ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout"):
+        if hasattr(config, name):
+            setattr(config, name, settings.dropout)
+    return config
+
+
+@contextlib.contextmanager
+def quiet(library: Any) -> Iterator[None]:
+    """Without progress bars and notes on a head that is new on purpose."""
+    logging = library.utils.logging
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()
