@@ -14,8 +14,8 @@ from torch import nn
 from psac.app.data.optional import needed
 
 
-def adapted(network: nn.Module, *, rank: int, layers: Sequence[str]) -> nn.Module:
-    """The network with adapters of this rank at the layers of these names."""
+def adapted(network: nn.Module, *, rank: int, layers: Sequence[str], head: str) -> nn.Module:
+    """The network with adapters of this rank at the layers of these names, and a trained head."""
     library = needed("peft", package="peft", purpose="LoRA", extra="hf")
     names = {name.rpartition(".")[2] for name, _ in network.named_modules()}
     if missing := sorted(set(layers) - names):
@@ -29,11 +29,11 @@ def adapted(network: nn.Module, *, rank: int, layers: Sequence[str]) -> nn.Modul
             f"layers are named {', '.join(sorted(linear))}."
         )
     settings = library.LoraConfig(
-        task_type=library.TaskType.SEQ_CLS,
         r=rank,
         lora_alpha=2 * rank,
         lora_dropout=0.0,
         target_modules=list(layers),
+        modules_to_save=[head],
     )
     return library.get_peft_model(network, settings)
 

@@ -3,11 +3,13 @@
     model = build("minilm", classes=2)
     model(model.tokens(["a fine film"]))           # [1, 2]
 
-`network` is a model of `transformers`, all of it trained, or, with `lora`, adapters of that rank
-and the head (adapters.py).  Dropout is 0 unless a recipe sets it: noise and clipping regularise
-already.  Guarantees: the scores of a text depend on that text alone; the network is built from
-files on this machine, and no code in them is run; initial values of head and adapters come from
-torch's generator and are public, as are the weights.
+`network` is a model of `transformers` with a head: all of it is trained, or, with `lora`, adapters
+of that rank and the head (adapters.py). Encoders of sentences were trained for the mean over their
+tokens, which the head reads (`MeanOfTokens`); for others it is the head of `transformers`. Dropout
+is 0 unless a recipe sets it: noise and clipping regularise already.  Guarantees: the scores of a
+text depend on that text alone; the network is built from files on this machine, and no code in them
+is run; initial values of head and adapters come from torch's generator and are public, as are the
+weights.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import contextlib
 import dataclasses
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
@@ -25,6 +27,9 @@ from psac.app.text import adapters
 from psac.app.text.pretrained import CONFIG, PRETRAINED, folder_of
 from psac.app.text.tokens import LENGTHS, Tokens, checked_lengths, tokenizer_in
 from psac.checks import number, positive
+
+WITH_WEIGHTS, WITHOUT_WEIGHTS = True, False
+HEAD = "classifier"  # the name of the head in both kinds of networks
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -52,6 +57,26 @@ class Settings:
             raise ValueError("lora_layers is given without lora: give the rank, such as lora=8.")
         checked_lengths(self.lengths)
         number("dropout", self.dropout, "[0, 1)")
+
+
+class MeanOfTokens(nn.Module):
+    """An encoder, and a linear head on the mean over the tokens of a text."""
+
+    def __init__(self, encoder: Any, classes: int) -> None:
+        super().__init__()
+        self.encoder, self.config = encoder, encoder.config
+        self.classifier = nn.Linear(encoder.config.hidden_size, classes)
+
+    def forward(self, attention_mask: Tensor, **inputs: Tensor) -> Scores:
+        states = self.encoder(attention_mask=attention_mask, **inputs).last_hidden_state
+        share = attention_mask / attention_mask.sum(1, keepdim=True)
+        return Scores(self.classifier((states * share.unsqueeze(-1)).sum(1)))
+
+
+class Scores(NamedTuple):
+    """As the outputs of `transformers` have them."""
+
+    logits: Tensor
 
 
 class TextClassifier(nn.Module):
@@ -86,12 +111,10 @@ def build(name: str, *, classes: int, **settings: Any) -> TextClassifier:
     folder = folder_of(name, stated.weights)
     library = needed("transformers", package="transformers", purpose="a model for text", extra="hf")
     with quiet(library):
-        network = library.AutoModelForSequenceClassification.from_pretrained(
-            str(folder), config=_config(library, folder, classes, stated), local_files_only=True
-        )
+        network = _network(name, library, folder, classes, stated, WITH_WEIGHTS)
     if stated.lora is not None:
         layers = stated.lora_layers or PRETRAINED[name].lora
-        network = adapters.adapted(network, rank=stated.lora, layers=layers)
+        network = adapters.adapted(network, rank=stated.lora, layers=layers, head=HEAD)
     return TextClassifier(network.train(), Tokens(tokenizer_in(folder), stated.lengths))
 
 
@@ -101,12 +124,11 @@ def tokens_of(name: str, **settings: Any) -> Tokens:
     return Tokens(tokenizer_in(folder_of(name, stated.weights)), stated.lengths)
 
 
-def restored(folder: Path, *, classes: int, **settings: Any) -> TextClassifier:
+def restored(name: str, folder: Path, *, classes: int, **settings: Any) -> TextClassifier:
     """The network that `save_files` described, without weights and without adapters."""
     stated = Settings(**settings)
     library = needed("transformers", package="transformers", purpose="a model for text", extra="hf")
-    config = _config(library, folder, classes, stated)
-    network = library.AutoModelForSequenceClassification.from_config(config)
+    network = _network(name, library, folder, classes, stated, WITHOUT_WEIGHTS)
     return TextClassifier(network, Tokens(tokenizer_in(folder), stated.lengths))
 
 
@@ -116,6 +138,21 @@ def save_files(model: TextClassifier, folder: Path) -> None:
     config.name_or_path = ""  # a folder of this machine
     config.save_pretrained(str(folder))
     model.tokens.tokenizer.save_pretrained(str(folder))
+
+
+def _network(
+    name: str, library: Any, folder: Path, classes: int, settings: Settings, with_weights: bool
+) -> nn.Module:
+    """The encoder with its head."""
+    mean, config = PRETRAINED[name].mean, _config(library, folder, classes, settings)
+    kind = library.AutoModel if mean else library.AutoModelForSequenceClassification
+    # Nothing reads the token that a pooler pools, if the head reads the mean.
+    more = {"add_pooling_layer": False} if mean else {}
+    if with_weights:
+        made = kind.from_pretrained(str(folder), config=config, local_files_only=True, **more)
+    else:
+        made = kind.from_config(config, **more)
+    return MeanOfTokens(made, classes) if mean else made
 
 
 def _config(library: Any, folder: Path, classes: int, settings: Settings) -> Any:

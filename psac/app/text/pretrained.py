@@ -32,11 +32,16 @@ PAIRS = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Pretrained(Stored):
-    """`lora` are the names of the layers that LoRA adapts unless a recipe says otherwise."""
+    """`lora` are the names of the layers that LoRA adapts unless a recipe says otherwise.
+
+    `mean` says that the encoder was trained for the mean over its tokens; else the head of
+    `transformers` reads the first one.
+    """
 
     parameters: int
     seen: str
     lora: tuple[str, ...]
+    mean: bool = False
     own_folder: str = "weights=FOLDER below [model_settings]"
 
 
@@ -50,9 +55,10 @@ PRETRAINED: dict[str, Pretrained] = {
             reference="Wang et al. 2020, arXiv:2002.10957; Reimers, Gurevych 2019, 1908.10084",
             page="https://huggingface.co/sentence-transformers/all-MiniLM-L6-v2",
             megabytes=84,
-            parameters=22_713_216,
+            parameters=22_565_376,
             seen=PAIRS,
             lora=("query", "value"),
+            mean=True,
             files={
                 "config.json": "953f9c0d463486b10a6871cc2fd59f223b2c70184f49815e7efbcab5d8908b41",
                 "tokenizer.json": (
@@ -91,6 +97,7 @@ PRETRAINED: dict[str, Pretrained] = {
             parameters=109_486_464,
             seen=PAIRS,
             lora=("q", "v"),
+            mean=True,
             files={
                 "config.json": "d46a3e04ded82bba22528424480697d394eeda6a27484e08c5bb2bdf5906cfa0",
                 "tokenizer.json": (

@@ -122,7 +122,7 @@ class Run:
 
         classes, settings = len(how["classes"]), how["model_settings"]
         if models.takes_text(how["model"]):
-            return restored(self.text_path, classes=classes, **settings)
+            return restored(how["model"], self.text_path, classes=classes, **settings)
         model = network(
             how["model"],
             self.model_source(self.recipe().model if self.started else how["model"]),
