@@ -11,12 +11,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from paper.tables.row import COLUMNS, OF_THE_PAPER, Column, Percent, Row, in_the_paper, shipped
+from paper.tables.row import OURS, Column, Percent, Row, in_the_paper, shipped
 from psac.app.text.pretrained import PRETRAINED
 
 OPEN = "open"
+# Gradients of a new head on these features have norms of a few units, whatever the record.  Rules
+# that normalise them give records that are already right the weight of those that are wrong, and a
+# constant answer grows: the scale of 10 keeps such records small, for all rules alike.
 OF_TABLE_3: dict[str, Column] = {
-    **{rule: COLUMNS[rule] for rule in OF_THE_PAPER},
+    "abadi": Column(title="DP-SGD", settings={"bound": 3.0}),
+    "auto_s": Column(title="Auto-S", settings={"r": 0.01, "bound": 0.1, "scale": 10.0}),
+    OURS: Column(title="DP-PSAC", settings={"r": 0.1, "bound": 0.1, "scale": 10.0}),
     # A bound that no gradient reaches, and no noise: ordinary training by Adam.
     OPEN: Column(
         title="not private",
@@ -32,7 +37,8 @@ TITLE = f"""## Table 3: sentence classification
 Accuracy in percent on the dev set after the last epoch, mean ± standard deviation between seeds.
 The best one is bold. Poisson sampling, add or remove one record, PLD accountant, Adam. The runs are
 seeded, to be repeated: on these public data nobody's privacy is at stake. "Not private" is the same
-model and schedule without clipping and noise. A row says which of its runs are missing. Written by
+model and schedule without clipping and noise. DP-PSAC and Auto-S have a scale of 10, DP-SGD a bound
+of 3: chosen by the training loss in the first 20 steps on 8,000 records, not tuned further. A row says which of its runs are missing. Written by
 `python -m paper table3`.
 
 What the weights have seen before: MiniLM and MPNet: {PRETRAINED["minilm"].seen[0].lower()}\
@@ -96,7 +102,7 @@ def _small(name: str, title: str, records: int) -> Row:
             **{"batch_size": 500, "epochs": 10.0},
             "model_settings": {"lora": 8, "lengths": lengths},
         },
-        learning_rates=(1e-3, 3e-3),
+        learning_rates=(3e-3, 1e-2),
         seeds=(0, 1, 2),
     )
 
@@ -104,9 +110,9 @@ def _small(name: str, title: str, records: int) -> Row:
 TABLE3: dict[str, Row] = {
     row.name: row
     for row in (
-        *_sst2("minilm", "MiniLM", True, (1e-3, 3e-3)),
+        *_sst2("minilm", "MiniLM", True, (3e-3, 1e-2)),
         *_sst2("minilm", "MiniLM", False, (2.5e-4, 5e-4)),
-        *_sst2("mpnet", "MPNet", True, (1e-3, 3e-3)),
+        *_sst2("mpnet", "MPNet", True, (3e-3, 1e-2)),
         *_sst2("mpnet", "MPNet", False, (2.5e-4, 5e-4)),
         _small("cola", "CoLA", 8551),
         _small("mrpc", "MRPC", 3667),

@@ -68,6 +68,11 @@ class Tokens:
         return self.tokenizer(texts, pairs, **longest)["input_ids"]
 
 
+def trimmed(ids: Tensor, padding: int) -> Tensor:
+    """The rows without the padding that all of them have."""
+    return ids[:, : int(own_lengths(ids, padding).max())] if len(ids) else ids
+
+
 def own_lengths(ids: Tensor, padding: int) -> Tensor:
     """How many numbers of each row are not padding behind it.
 

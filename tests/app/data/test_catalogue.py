@@ -29,6 +29,7 @@ NAMES = (
         "qqp",
         "mnli",
     ),
+    *("cola", "mrpc", "rte"),
     *("movie-reviews", "adult", "digits"),
 )
 

@@ -27,6 +27,7 @@ def model_folder(folder: Path, *, layers: int = 1) -> Path:
         num_attention_heads=2,
         intermediate_size=32,
         max_position_embeddings=64,
+        initializer_range=0.3,  # so that words differ from the start
     )
     with torch.random.fork_rng():
         torch.manual_seed(0)
