@@ -38,8 +38,8 @@ Accuracy in percent on the dev set after the last epoch, mean ± standard deviat
 The best one is bold. Poisson sampling, add or remove one record, PLD accountant, Adam. The runs are
 seeded, to be repeated: on these public data nobody's privacy is at stake. "Not private" is the same
 model and schedule without clipping and noise. DP-PSAC and Auto-S have a scale of 10, DP-SGD a bound
-of 3: chosen by the training loss in the first 20 steps on 8,000 records, not tuned further. A row says which of its runs are missing. Written by
-`python -m paper table3`.
+of 3: chosen by the training loss in the first 20 steps on 8,000 records, not tuned further. A row
+says which of its runs are missing. Written by `python -m paper table3`.
 
 What the weights have seen before: MiniLM and MPNet: {PRETRAINED["minilm"].seen[0].lower()}\
 {PRETRAINED["minilm"].seen[1:]} RoBERTa: {PRETRAINED["roberta-base"].seen[0].lower()}\

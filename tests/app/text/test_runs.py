@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import json
 import os
 import signal
@@ -15,7 +16,7 @@ from psac.app.reporting import report
 from psac.app.training import Interrupted, Recipe, Run, RunError, train
 from psac.app.training.prediction import predictions
 from psac.app.training.splits import load_splits
-from tests.app.text.small import reviews
+from tests.app.text.small import reviews, sst2_folder
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::psac.InsecureNoiseWarning"),
@@ -23,10 +24,10 @@ pytestmark = [
 ]
 
 
-def recipe(weights: Path, data: Path, **changes) -> Recipe:
+def recipe(weights: Path, folder: Path, **changes) -> Recipe:
     own = changes.pop("model_settings", {})
     usual = {
-        **{"data": "sst2", "data_root": str(data), "test_is_public": True, "model": "minilm"},
+        **{"data": "sst2", "data_root": str(folder), "test_is_public": True, "model": "minilm"},
         **{"noise_multiplier": 0.6, "delta": 1e-3, "batch_size": 30, "epochs": 2},
         **{"physical_batch_size": 16, "optimizer": "adam", "learning_rate": 0.02, "seed": 0},
         "model_settings": {"weights": str(weights), "lengths": [8, 16], **own},
@@ -35,19 +36,20 @@ def recipe(weights: Path, data: Path, **changes) -> Recipe:
 
 
 @pytest.fixture(scope="module", params=[None, 4], ids=["all weights", "lora"])
-def run(request, tmp_path_factory, weights, sst2) -> Run:
+def run(request, tmp_path_factory, weights) -> Run:
     """With little noise, on records that are public here."""
     more = {} if request.param is None else {"lora": request.param}
     quiet = {"noise_multiplier": 0.1, "learning_rate": 0.03, "epochs": 10}
-    made = recipe(weights, sst2, model_settings=more, **quiet)
-    return train(made, tmp_path_factory.mktemp("runs") / "run")
+    folder = tmp_path_factory.mktemp("runs")
+    data = sst2_folder(folder / "data", train=300)
+    return train(recipe(weights, data, model_settings=more, **quiet), folder / "run")
 
 
 def test_a_language_model_learns_what_decides(run):
     summary = run.summary()
     assert summary["isolation"] == "by construction (vmap)"
-    assert summary["accuracy"] > 0.8
-    assert summary["num_records"] == 120
+    assert summary["accuracy"] > 0.75
+    assert summary["num_records"] == 300
 
 
 def test_a_run_on_text_goes_on_as_if_it_had_not_been_stopped(tmp_path, weights, sst2):
@@ -93,7 +95,7 @@ def test_a_model_predicts_for_lines_and_for_a_column(run, tmp_path):
     right = sum(
         row.labels == (names[label],) for row, (_, label) in zip(of_lines, texts, strict=True)
     )
-    assert right > 22
+    assert right > 20
     alone = run.model()
     with torch.no_grad():
         scores = alone(alone.tokens([texts[7][0]])).softmax(1)[0]
@@ -109,8 +111,8 @@ def test_files_without_texts_are_refused(run, tmp_path):
         list(predictions(run, [tmp_path / "a.png"]))
 
 
-def test_the_page_shows_the_texts_of_public_mistakes(run, sst2):
-    page = report(run.folder).read_text()
+def test_the_page_shows_the_texts_of_public_mistakes(run):
+    page, sst2 = report(run.folder).read_text(), run.folder.parent / "data"
     mistakes = json.loads(run.predictions_path.read_text())["mistakes"]
     texts = [line.split(" \t")[0] for line in (sst2 / "dev.tsv").read_text().splitlines()[1:]]
     for mistake in mistakes:
@@ -173,10 +175,7 @@ def test_a_column_of_text_of_your_own_table_is_trained_on(own, tmp_path, weights
 
 def test_text_and_numbers_need_models_of_their_kind(own, tmp_path, weights, sst2):
     with pytest.raises(ValueError, match=r"is text, but the model takes numbers.*minilm"):
-        load_splits(recipe(weights, sst2, model="mlp", model_settings=None) if False else Recipe(
-            data="sst2", data_root=str(sst2), model="mlp", noise_multiplier=1.0, batch_size=5,
-            epochs=1, learning_rate=0.1,
-        ))  # fmt: skip
+        load_splits(dataclasses.replace(recipe(weights, sst2), model="mlp", model_settings={}))
     settings = {
         **{"label": "verdict", "classes": ["no", "yes"], "ranges": {"age": [0, 99]}},
         "ignore": ["note"],
