@@ -9,10 +9,13 @@ stands the same model without clipping and noise, tuned over the same learning r
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
+from paper.tables.markdown import markdown
 from paper.tables.row import OURS, Column, Percent, Row, in_the_paper, shipped
 from psac.app.text.pretrained import PRETRAINED
+from psac.app.training.run import read_json
 
 OPEN = "open"
 # Gradients of a new head on these features have norms of a few units, whatever the record.  Rules
@@ -29,6 +32,7 @@ OF_TABLE_3: dict[str, Column] = {
     ),
 }
 NOT_HERE = "not run here: the weights of roberta-base cannot be had on this machine"
+NONE = "Nothing has been run yet.\n"
 NO_DATA = f"{NOT_HERE}, nor can the data"
 HALF = "full data set, one epoch in place of the recipe's three, for two slow cores"
 SMALL = "a small data set, on which the budget matters more than the rule"
@@ -98,7 +102,7 @@ def _small(name: str, title: str, records: int) -> Row:
         note=f"not in the paper; {SMALL}",
         settings={
             **settings,
-            **{"data": name, "epsilon": 8.0, "delta": float(f"{1 / (2 * records):.1e}")},
+            **{"data": name, "epsilon": 8.0, "delta": float(f"{1 / (2 * records):.2e}")},
             **{"batch_size": 500, "epochs": 10.0},
             "model_settings": {"lora": 8, "lengths": lengths},
         },
@@ -125,3 +129,24 @@ TABLE3: dict[str, Row] = {
         ),
     )
 }
+
+
+def section(results: Path) -> str:
+    """The table for the page of the paper, from results/table3 alone."""
+    path = results / "table3" / "table.json"
+    entries = read_json(path) if path.exists() else []
+    finished = {entry["row"] for entry in entries if entry["accuracies"] or entry["validation"]}
+    begun = [row for row in TABLE3.values() if row.name in finished]
+    waiting = [row for row in TABLE3.values() if row.name not in finished]
+    blocks = markdown(begun, [e for e in entries if e["row"] in finished]) if begun else NONE
+    lines = [f"- {row.title}, {row.network}, {row.budget}: {_why(row)}." for row in waiting]
+    return f"{TITLE}{blocks}\nNot run yet:\n\n" + "\n".join(lines) + "\n"
+
+
+def _why(row: Row) -> str:
+    if row.run_here:
+        return f"`python -m paper table3 --row {row.name}`"
+    values = ", ".join(
+        f"{row.columns[rule].title} {row.paper[rule].mean:.2f}" for rule in row.paper
+    )
+    return f"{row.note}. The paper has {values}"
