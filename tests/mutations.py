@@ -859,6 +859,27 @@ MUTATIONS = (
         (
             "tests/app/cli/test_several_runs.py::"
             "test_results_on_private_records_are_marked_in_every_line_and_file",
+        "texts of private mistakes are written to the run folder",
+        (("app/training/results.py", "    if splits.public:\n", "    if True:\n"),),
+        ("tests/app/text/test_runs.py::test_no_text_of_a_private_record_is_in_the_folder",),
+    ),
+    Mutation(
+        "texts are padded to the longest one of their batch",
+        (("app/training/assembly.py", "lengths=splits.training.lengths,", "lengths=None,"),),
+        ("tests/app/text/test_runs.py::test_texts_are_padded_to_public_lengths_only",),
+    ),
+    Mutation(
+        "pretrained weights are not checked by their SHA-256",
+        (
+            (
+                "app/data/store.py",
+                "return content if hashlib.sha256(content).hexdigest() == checksum else None",
+                "return content",
+            ),
+        ),
+        (
+            "tests/app/text/test_classifier.py"
+            "::test_weights_that_were_changed_in_the_cache_are_not_used",
         ),
     ),
     Mutation(

@@ -35,6 +35,7 @@ SETTINGS = (
     *("learning_rate", "momentum", "weight_decay", "schedule", "precision", "seed", "device"),
 )
 OF_NAMED_DATA = ("data_settings",)  # those of your own data may hold values of records
+FOLDERS = ("weights",)  # of model_settings: places on a machine
 RESULTS = ("accuracy", "constant_accuracy", "loss", "per_class_accuracy", "confusion_matrix")
 
 
@@ -76,7 +77,11 @@ def published(run: RunSnapshot) -> RunSnapshot:
 def _recipe(run: RunSnapshot) -> dict[str, Any]:
     named = {key: Path(str(run.recipe[key])).name for key in ("data", "model") if key in run.recipe}
     allowed = (*SETTINGS, *OF_NAMED_DATA) if run.on_named_data else SETTINGS
-    return named | _only(run.recipe, allowed)
+    recipe = named | _only(run.recipe, allowed)
+    settings = recipe.get("model_settings")
+    if isinstance(settings, Mapping):
+        recipe["model_settings"] = {k: v for k, v in settings.items() if k not in FOLDERS}
+    return recipe
 
 
 def _environment(run: RunSnapshot) -> dict[str, Any]:

@@ -14,6 +14,8 @@ import torch
 
 from psac.app.reporting import report
 from psac.app.training import Interrupted, Recipe, Run, RunError, train
+from psac.app.training.assembly import model_of, private_of
+from psac.app.training.evaluation import loss_of
 from psac.app.training.prediction import predictions
 from psac.app.training.splits import load_splits
 from tests.app.text.small import reviews, sst2_folder
@@ -227,6 +229,23 @@ def test_settings_that_are_not_given_are_those_of_the_recipe_for_data_and_model(
     assert whole.epsilon == 8.0
     with pytest.raises(ValueError, match="--batch-size, --epochs, --learning-rate missing"):
         _by_options_alone({"data": "sst2", "model": "mpnet"})
+
+
+def test_texts_are_padded_to_public_lengths_only(weights, sst2):
+    made = recipe(weights, sst2, physical_batch_size=4)
+    splits = load_splits(made)
+    with private_of(made, splits, model_of(made, splits)) as private:
+        shapes = []
+        for inputs, labels in private.loader:
+            shapes.append(inputs.shape[1])
+            private.step(loss_of, (inputs, labels))
+    assert set(shapes) == {8, 16}
+
+
+def test_a_page_for_others_does_not_say_where_the_weights_lie(run, weights):
+    page = report(run.folder, publish=True).read_text()
+    assert "lengths" in page
+    assert str(weights) not in page
 
 
 def test_noise_does_not_depend_on_how_texts_are_grouped(tmp_path, weights, sst2):
