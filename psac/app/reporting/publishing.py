@@ -80,7 +80,8 @@ def _recipe(run: RunSnapshot) -> dict[str, Any]:
     recipe = named | _only(run.recipe, allowed)
     settings = recipe.get("model_settings")
     if isinstance(settings, Mapping):
-        recipe["model_settings"] = {k: v for k, v in settings.items() if k not in FOLDERS}
+        hidden = dict.fromkeys(settings.keys() & set(FOLDERS), "a folder")
+        recipe["model_settings"] = {**settings, **hidden}
     return recipe
 
 

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from psac.app.reporting import report
+from psac.app.text.pretrained import PRETRAINED
 from psac.app.training import Interrupted, Recipe, Run, RunError, train
 from psac.app.training.assembly import model_of, private_of
 from psac.app.training.evaluation import loss_of
@@ -246,6 +247,8 @@ def test_a_page_for_others_does_not_say_where_the_weights_lie(run, weights):
     page = report(run.folder, publish=True).read_text()
     assert "lengths" in page
     assert str(weights) not in page
+    assert "NOT covered: what the weights were trained on before." in page
+    assert PRETRAINED["minilm"].seen not in page  # whoever has other weights knows what they saw
 
 
 def test_noise_does_not_depend_on_how_texts_are_grouped(tmp_path, weights, sst2):
