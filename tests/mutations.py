@@ -859,6 +859,9 @@ MUTATIONS = (
         (
             "tests/app/cli/test_several_runs.py::"
             "test_results_on_private_records_are_marked_in_every_line_and_file",
+        ),
+    ),
+    Mutation(
         "texts of private mistakes are written to the run folder",
         (("app/training/results.py", "    if splits.public:\n", "    if True:\n"),),
         ("tests/app/text/test_runs.py::test_no_text_of_a_private_record_is_in_the_folder",),

@@ -31,7 +31,7 @@ from psac.app.data.tables.loading import NewRecords, new_records, texts_of
 from psac.app.data.tables.reader import table_of
 from psac.app.text.classifier import TextClassifier
 from psac.app.text.tokens import trimmed
-from psac.app.training.own_data import TABLES
+from psac.app.training.own_data import TABLES, is_table
 from psac.app.training.run import Run
 
 BATCH = 1024
@@ -98,9 +98,8 @@ def _of_texts(file: Path, columns: list[str] | None, model: nn.Module) -> NewRec
     if not isinstance(model, TextClassifier) or columns is None:
         return None
     if file.suffix.lower() == ".txt" and len(columns) == 1:
-        lines = file.read_text(encoding="utf-8-sig").splitlines()
-        return NewRecords(model.tokens(lines), {}, {})
-    if file.suffix.lower() not in TABLES:
+        return NewRecords(model.tokens(_lines(file)), {}, {})
+    if not is_table(file):
         kinds = " ".join((*TABLES, ".txt") if len(columns) == 1 else TABLES)
         raise ValueError(
             f"{file} cannot be read: the model takes text. Pass a file that ends in {kinds}."
@@ -114,6 +113,12 @@ def _of_texts(file: Path, columns: list[str] | None, model: nn.Module) -> NewRec
     cells = {name: texts_of(column) for name, column in table.columns.items()}
     others = {name: texts for name, texts in cells.items() if name not in columns}
     return NewRecords(model.tokens(*(cells[name] for name in columns)), others, {})
+
+
+def _lines(file: Path) -> list[str]:
+    """The lines of a file; not splitlines(), which would also cut within texts."""
+    content = file.read_text(encoding="utf-8-sig").removesuffix("\n")
+    return [line.removesuffix("\r") for line in content.split("\n")] if content else []
 
 
 def _of_picture(file: Path, shape: tuple[int, ...]) -> Tensor:

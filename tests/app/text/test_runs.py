@@ -93,6 +93,8 @@ def test_a_model_predicts_for_lines_and_for_a_column(run, tmp_path):
     of_lines = list(predictions(run, [tmp_path / "new.txt"]))
     of_table = list(predictions(run, [tmp_path / "new.csv"]))
     assert [row.probabilities for row in of_lines] == [row.probabilities for row in of_table]
+    (tmp_path / "odd.txt").write_text("good\u2028film\r\nbad\r\n", encoding="utf-8")
+    assert len(list(predictions(run, [tmp_path / "odd.txt"]))) == 2
     assert [row.others for row in of_table[:2]] == [{"id": "0"}, {"id": "1"}]
     names = ("negative", "positive")
     right = sum(
