@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from psac.app.reporting.snapshot import RunSnapshot, read
+from psac.app.text.classifier import FOLDERS
 from psac.app.training.privacy_warnings import SEE_OWNER
 
 # What follows from released values and public constants only.
@@ -35,7 +36,6 @@ SETTINGS = (
     *("learning_rate", "momentum", "weight_decay", "schedule", "precision", "seed", "device"),
 )
 OF_NAMED_DATA = ("data_settings",)  # those of your own data may hold values of records
-FOLDERS = ("weights",)  # of model_settings: places on a machine
 RESULTS = ("accuracy", "constant_accuracy", "loss", "per_class_accuracy", "confusion_matrix")
 
 
@@ -78,11 +78,14 @@ def _recipe(run: RunSnapshot) -> dict[str, Any]:
     named = {key: Path(str(run.recipe[key])).name for key in ("data", "model") if key in run.recipe}
     allowed = (*SETTINGS, *OF_NAMED_DATA) if run.on_named_data else SETTINGS
     recipe = named | _only(run.recipe, allowed)
-    settings = recipe.get("model_settings")
-    if isinstance(settings, Mapping):
-        hidden = dict.fromkeys(settings.keys() & set(FOLDERS), "a folder")
-        recipe["model_settings"] = {**settings, **hidden}
-    return recipe
+    settings = _table(recipe, "model_settings")
+    hidden = dict.fromkeys(settings.keys() & set(FOLDERS), "a folder")
+    return {**recipe, "model_settings": {**settings, **hidden}} if hidden else recipe
+
+
+def _table(recipe: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    value = recipe.get(name)
+    return value if isinstance(value, Mapping) else {}
 
 
 def _environment(run: RunSnapshot) -> dict[str, Any]:

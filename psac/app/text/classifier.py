@@ -29,6 +29,7 @@ from psac.app.text.tokens import LENGTHS, Tokens, checked_lengths, tokenizer_in
 from psac.checks import number, positive
 
 WITH_WEIGHTS, WITHOUT_WEIGHTS = True, False
+FOLDERS = ("weights",)  # settings that are places on a machine, and no part of a model
 HEAD = "classifier"  # the name of the head in both kinds of networks
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from psac.app.text.classifier import TextClassifier, save_files
+from psac.app.text.classifier import FOLDERS, TextClassifier, save_files
 from psac.app.training.evaluation import Evaluation, SeveralLabels
 from psac.app.training.in_memory import Records, TokenRecords
 from psac.app.training.recipe import Recipe
@@ -70,7 +70,9 @@ def write_model(
     """Writes the weights, with what is needed to build the model and what it cost."""
     how = {
         "model": Path(recipe.model).name,  # of your own network, without its folder
-        "model_settings": recipe.model_settings,
+        "model_settings": {k: v for k, v in recipe.model_settings.items() if k not in FOLDERS}
+        if isinstance(model, TextClassifier)
+        else recipe.model_settings,
         "copies": recipe.copies,
         "shift": recipe.shift,
         "input_shape": list(splits.input_shape),

@@ -13,9 +13,11 @@ import pytest
 import torch
 
 from psac.app.reporting import report
+from psac.app.reporting.publishing import published
+from psac.app.reporting.snapshot import read
 from psac.app.text.pretrained import PRETRAINED
 from psac.app.training import Interrupted, Recipe, Run, RunError, train
-from psac.app.training.assembly import model_of, private_of
+from psac.app.training.assembly import autocast, model_of, private_of
 from psac.app.training.evaluation import loss_of
 from psac.app.training.prediction import predictions
 from psac.app.training.splits import load_splits
@@ -248,9 +250,23 @@ def test_texts_are_padded_to_public_lengths_only(weights, sst2):
 def test_a_page_for_others_does_not_say_where_the_weights_lie(run, weights):
     page = report(run.folder, publish=True).read_text()
     assert "lengths" in page
+    assert str(weights).encode() not in run.model_path.read_bytes()[:10_000]
+    settings = {"data": "sst2", "model": "minilm", "model_settings": {"weights": "/my/place"}}
+    typed = {"command": "psac train --model-settings weights=/my/place"}
+    shown = published(dataclasses.replace(read(run.folder), recipe=settings, environment=typed))
+    assert "weights=place" in shown.environment["command"]
+    assert "/my/" not in str(shown)
     assert str(weights) not in page
     assert "NOT covered: what the weights were trained on before." in page
     assert PRETRAINED["minilm"].seen not in page  # whoever has other weights knows what they saw
+
+
+def test_losses_are_computed_in_the_precision_of_the_recipe(weights, sst2):
+    for precision, enabled in (("float32", False), ("bfloat16", True)):
+        with autocast(recipe(weights, sst2, precision=precision), torch.device("cpu")):
+            assert torch.is_autocast_enabled("cpu") == enabled
+            product = torch.ones(2, 2) @ torch.ones(2, 2)
+    assert product.dtype == torch.bfloat16
 
 
 def test_noise_does_not_depend_on_how_texts_are_grouped(tmp_path, weights, sst2):
