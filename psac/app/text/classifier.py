@@ -116,7 +116,20 @@ def build(name: str, *, classes: int, **settings: Any) -> TextClassifier:
     if stated.lora is not None:
         layers = stated.lora_layers or PRETRAINED[name].lora
         network = adapters.adapted(network, rank=stated.lora, layers=layers, head=HEAD)
-    return TextClassifier(network.train(), Tokens(tokenizer_in(folder), stated.lengths))
+    tokens = Tokens(tokenizer_in(folder), stated.lengths)
+    _refuse_long(tokens, network.config)
+    return TextClassifier(network.train(), tokens)
+
+
+def _refuse_long(tokens: Tokens, config: Any) -> None:
+    """Raises for a length that the model has no positions for."""
+    positions = getattr(config, "max_position_embeddings", tokens.lengths[-1])
+    most = min(positions, tokens.tokenizer.model_max_length)
+    if tokens.lengths[-1] > most:
+        raise ValueError(
+            f"lengths has {tokens.lengths[-1]}, but the model takes texts of {most} tokens or "
+            "fewer. Leave out larger lengths: longer texts are cut."
+        )
 
 
 def tokens_of(name: str, **settings: Any) -> Tokens:

@@ -143,6 +143,11 @@ def test_settings_are_refused_before_anything_is_read(settings, message):
         models.registry.check_settings("minilm", settings)
 
 
+def test_a_length_without_positions_is_refused(weights):
+    with pytest.raises(ValueError, match="lengths has 128, but the model takes texts of 64"):
+        model("minilm", weights, lengths=[16, 128])
+
+
 def test_layers_that_the_model_does_not_have_are_refused_with_those_it_has(weights):
     with pytest.raises(ValueError, match=r"lists q_proj, but .* dense, key, query, value"):
         model("minilm", weights, lora=4, lora_layers=["q_proj"])
