@@ -735,13 +735,14 @@ MUTATIONS = (
         (
             (
                 "app/training/results.py",
-                "    if splits.public:\n        inputs",
-                "    if True:\n        inputs",
+                "    if splits.public:\n        mistakes",
+                "    if True:\n        mistakes",
             ),
         ),
         (
             "tests/app/reporting/test_hostile_reader.py::"
             "test_no_cell_of_a_table_is_in_any_file_that_may_be_published",
+            "tests/app/text/test_runs.py::test_no_text_of_a_private_record_is_in_the_folder",
         ),
     ),
     Mutation(
@@ -860,11 +861,6 @@ MUTATIONS = (
             "tests/app/cli/test_several_runs.py::"
             "test_results_on_private_records_are_marked_in_every_line_and_file",
         ),
-    ),
-    Mutation(
-        "texts of private mistakes are written to the run folder",
-        (("app/training/results.py", "    if splits.public:\n", "    if True:\n"),),
-        ("tests/app/text/test_runs.py::test_no_text_of_a_private_record_is_in_the_folder",),
     ),
     Mutation(
         "texts are padded to the longest one of their batch",
