@@ -139,6 +139,23 @@ def minilm_bert(length: int = 128) -> nn.Module:
     return BertForSequenceClassification(config)
 
 
+def causal(length: int = 128) -> nn.Module:
+    """A small GPT-2 with the vocabulary of the large one; table and head are one parameter."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    config = GPT2Config(
+        n_layer=4,
+        n_embd=384,
+        n_head=6,
+        n_positions=length,
+        resid_pdrop=0.0,
+        embd_pdrop=0.0,
+        attn_pdrop=0.0,
+        use_cache=False,
+    )
+    return GPT2LMHeadModel(config)
+
+
 def minilm_bert_lora(length: int = 128) -> nn.Module:
     """The same with LoRA r=8 on query and value by peft; base frozen, head trained."""
     from peft import LoraConfig, TaskType, get_peft_model

@@ -2,12 +2,13 @@
 
 A workload builds a fresh model and a batch from a seed and knows its per-sample losses. Batches are
 random: time and memory depend on shapes, not on values. The one property of real data that does
-matter, padding, is kept: the BERT batches have 70 % padding, lengths spread evenly over 10-50 %.
+matter, padding, is kept: batches of BERT have 0, 30 or 70 % padding, with lengths spread evenly
+around the rest.  The causal model predicts every next token of a batch without padding.
 
 Dropout is 0 in every model, which stays in training mode, so that all contestants do the same sum.
 
->>> sorted(WORKLOADS)
-['bert', 'cnn', 'lora', 'mlp', 'resnet9', 'transformer']
+>>> sorted(WORKLOADS)[:6]
+['bert', 'bert-0', 'bert-30', 'causal', 'cnn', 'lora']
 """
 
 from __future__ import annotations
@@ -90,17 +91,44 @@ def _tokens(length: int, vocabulary: int) -> Callable[[int, torch.Generator], di
     }
 
 
-def _padded_sentences(size: int, generator: torch.Generator) -> dict[str, Tensor]:
-    """BERT inputs of 128 positions of which 30 % are words; token 0 is the padding."""
+def _sentences(padding: int) -> Callable[[int, torch.Generator], dict[str, Tensor]]:
+    """BERT inputs of 128 positions, of which so many percent are padding: token 0."""
+    length, spread = 128, min(padding, 20) / 100
+
+    def inputs(size: int, generator: torch.Generator) -> dict[str, Tensor]:
+        share = 1 - padding / 100
+        words = torch.linspace(share - spread, share + spread, size).mul(length).round().long()
+        mask = (torch.arange(length) < words[:, None]).long()
+        tokens = torch.randint(1, 30522, (size, length), generator=generator) * mask
+        return {
+            "input_ids": tokens,
+            "attention_mask": mask,
+            "token_type_ids": torch.zeros_like(tokens),
+            # Given in full, though BERT would make its own [1, length]: Opacus cannot run that.
+            "position_ids": torch.arange(length).expand(size, length).contiguous(),
+        }
+
+    return inputs
+
+
+@dataclass(frozen=True, kw_only=True)
+class Causal(Workload):
+    """Every token is predicted from those before it; a record's loss is the mean over them."""
+
+    def losses(self, model: nn.Module, batch: Batch) -> Tensor:
+        logits, tokens = self.logits(model, batch.inputs)[:, :-1], batch.inputs["input_ids"]
+        each = F.cross_entropy(logits.transpose(1, 2), tokens[:, 1:], reduction="none")
+        return each.mean(1)
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        logits, tokens = self.logits(model, batch.inputs)[:, :-1], batch.inputs["input_ids"]
+        return F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
+
+
+def _running_text(size: int, generator: torch.Generator) -> dict[str, Tensor]:
     length = 128
-    words = torch.linspace(0.1, 0.5, size).mul(length).round().long()
-    mask = (torch.arange(length) < words[:, None]).long()
-    tokens = torch.randint(1, 30522, (size, length), generator=generator) * mask
     return {
-        "input_ids": tokens,
-        "attention_mask": mask,
-        "token_type_ids": torch.zeros_like(tokens),
-        # Given in full, though BERT would make its own [1, length]: Opacus cannot run that.
+        "input_ids": torch.randint(50_257, (size, length), generator=generator),
         "position_ids": torch.arange(length).expand(size, length).contiguous(),
     }
 
@@ -148,7 +176,7 @@ _ALL = (
         title="BERT (MiniLM size), T 128, 70 % padding",
         batch_size=16,
         network=networks.minilm_bert,
-        inputs=_padded_sentences,
+        inputs=_sentences(70),
         classes=2,
     ),
     Workload(
@@ -156,7 +184,30 @@ _ALL = (
         title="LoRA r=8 on that BERT",
         batch_size=16,
         network=networks.minilm_bert_lora,
-        inputs=_padded_sentences,
+        inputs=_sentences(70),
+        classes=2,
+    ),
+    *(
+        Workload(
+            name=f"{name}-{padding}",
+            title=f"{title}, T 128, {'no' if padding == 0 else f'{padding} %'} padding",
+            batch_size=16,
+            network=network,
+            inputs=_sentences(padding),
+            classes=2,
+        )
+        for padding in (0, 30)
+        for name, title, network in (
+            ("bert", "BERT (MiniLM size)", networks.minilm_bert),
+            ("lora", "LoRA r=8 on that BERT", networks.minilm_bert_lora),
+        )
+    ),
+    Causal(
+        name="causal",
+        title="GPT-2, 4 layers, d 384, 50,257 tokens, tied head, T 128",
+        batch_size=8,
+        network=networks.causal,
+        inputs=_running_text,
         classes=2,
     ),
 )

@@ -24,7 +24,7 @@ from typing import Any
 import torch
 
 from paper.result_files import name_of, read_result, write_result
-from paper.table2.rows import TUNING_SEED, VALIDATION_FRACTION
+from paper.tables.row import TUNING_SEED, VALIDATION_FRACTION
 from psac.app.training import Recipe, load_recipe, train
 from psac.app.training.run import read_json, write_json
 from psac.checkpoint.atomic import write_atomically

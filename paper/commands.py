@@ -5,9 +5,9 @@ What was computed before is kept.  A command that was stopped goes on with the r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 from rich.markdown import Markdown
@@ -21,10 +21,12 @@ from psac.checks import unknown
 
 if TYPE_CHECKING:
     from paper.figures.exhibit import Exhibit
-    from paper.table2.study import Study
+    from paper.tables.row import Row
+    from paper.tables.study import Study
 
 Results = Annotated[
-    Path, typer.Option(help="The folder of all results: paper/, theory/ and table2/ are in it.")
+    Path,
+    typer.Option(help="The folder of all results, with paper/, theory/ and table2/ in it."),
 ]
 Docs = Annotated[Path, typer.Option(help="Where the page goes.")]
 RESULTS, DOCS = Path("results"), Path("docs")
@@ -57,39 +59,117 @@ def theory(results: Results = RESULTS) -> None:
     make_and_show(THEORY.values(), results / "theory")
 
 
+Rows = Annotated[
+    list[str] | None,
+    typer.Option("--row", help="Only this row; may be repeated. Some need your own data."),
+]
+Rules = Annotated[
+    list[str] | None, typer.Option("--rule", help="Only this column; may be repeated.")
+]
+Runs = Annotated[
+    Path | None, typer.Option(help="Where the runs go. Default: runs/ and the name of the table.")
+]
+DataRoot = Annotated[
+    Path | None, typer.Option(help="Folder of the row's data files, such as CelebA's.")
+]
+WriteOnly = Annotated[
+    bool, typer.Option("--write-only", help="Train nothing; only write the table again.")
+]
+
+
 def table2(
-    rows: Annotated[
-        list[str] | None,
-        typer.Option("--row", help="Only this row; may be repeated. Some need your own data."),
-    ] = None,
+    rows: Rows = None,
+    rules: Rules = None,
     results: Results = RESULTS,
-    runs: Annotated[Path, typer.Option(help="Where the runs go.")] = Path("runs/table2"),
-    data_root: Annotated[
-        Path | None, typer.Option(help="Folder of the row's data files, such as CelebA's.")
-    ] = None,
+    runs: Runs = None,
+    data_root: DataRoot = None,
     processes: Processes = 2,
-    write_only: Annotated[
-        bool, typer.Option("--write-only", help="Train nothing; only write the table again.")
-    ] = False,
+    write_only: WriteOnly = False,
 ) -> None:
     """Table 2: DP-SGD, Auto-S, DP-PSAC and AdaptivePSAC. Takes hours, and may be stopped."""
-    from paper.table2.study import studies
-    from paper.table2.table import write_table
+    from paper.tables.table2 import TABLE2, TITLE
+
+    table = Table(TABLE2, TITLE, results / "table2", runs or Path("runs/table2"))
+    fill(table, rows, rules, data_root, processes=0 if write_only else processes)
+
+
+def table3(
+    rows: Rows = None,
+    rules: Rules = None,
+    results: Results = RESULTS,
+    runs: Runs = None,
+    data_root: DataRoot = None,
+    weights: Annotated[
+        Path | None, typer.Option(help="Folder of the row's model, such as roberta-base.")
+    ] = None,
+    processes: Processes = 1,
+    write_only: WriteOnly = False,
+) -> None:
+    """Table 3: language models on sentences. Takes hours or days, and may be stopped."""
+    from paper.tables.table3 import TABLE3, TITLE
+
+    table = Table(TABLE3, TITLE, results / "table3", runs or Path("runs/table3"))
+    fill(table, rows, rules, data_root, weights, processes=0 if write_only else processes)
+
+
+def e2e(
+    data: Annotated[Path, typer.Option(help="e2e-dataset.zip of the E2E NLG challenge.")],
+    epsilon: Annotated[float, typer.Option(help="Privacy budget.")] = 8.0,
+    not_private: Annotated[
+        bool, typer.Option("--not-private", help="Train without clipping and noise.")
+    ] = False,
+    epochs: Annotated[float, typer.Option(help="Length of training.")] = 10.0,
+    results: Results = RESULTS,
+    runs: Annotated[Path, typer.Option(help="Where checkpoints go.")] = Path("runs/e2e"),
+) -> None:
+    """Texts from facts: a small GPT-2 on E2E NLG, by perplexity and BLEU. Takes hours."""
+    from paper.generation.e2e import checked
+    from paper.generation.study import Settings, run
+
+    with typed():
+        archive = checked(data)
+    settings = Settings(epsilon=None if not_private else epsilon, epochs=epochs)
+    path = run(archive, settings, results / "e2e", runs)
+    console.print(f"The result: [bold]{as_typed(path)}[/]", soft_wrap=True)
+
+
+class Table(NamedTuple):
+    """Its rows and title, where its results go, and its runs."""
+
+    rows: Mapping[str, Row]
+    title: str
+    folder: Path
+    runs: Path
+
+
+def fill(
+    table: Table,
+    rows: list[str] | None,
+    rules: list[str] | None,
+    data_root: Path | None,
+    weights: Path | None = None,
+    *,
+    processes: int,
+) -> None:
+    """Makes the runs that are missing, by so many processes, and writes the table."""
+    from paper.tables.markdown import write_table
+    from paper.tables.study import studies
     from psac.app.training.splits import load_splits
 
-    folder = results / "table2"
-    table, failed = studies(folder, runs), False
+    whole, failed = studies(table.rows, table.folder, table.runs), False
     with typed():
-        selection = [study.on(data_root) for study in _selected(table, rows)]
-    for study in selection if not write_only else []:
+        selection = [study.on(data_root, weights) for study in _selected(whole, rows)]
+        selection = [study.only(rules) if rules else study for study in selection]
+    for study in selection if processes else []:
         if not study.row.run_here:
-            load_splits(study.tuning("psac")[0])  # says once, not in each run, what is missing
+            load_splits(study.any_recipe())  # says once, not in each run, what is missing
         for stage, jobs in study.stages():
             title = f"{study.row.title}, {stage}"
             done = trained(jobs, title=title, processes=processes, train=study.train)
             failed = failed or not done
-            write_table(table, folder)
-    console.print(f"The table: [bold]{as_typed(write_table(table, folder))}[/]", soft_wrap=True)
+            write_table(whole, table.folder, table.title)
+    page = write_table(whole, table.folder, table.title)
+    console.print(f"The table: [bold]{as_typed(page)}[/]", soft_wrap=True)
     if failed:
         raise typer.Exit(1)
 
@@ -111,7 +191,7 @@ def adult() -> None:
 
 
 def everything(results: Results = RESULTS, docs: Docs = DOCS) -> None:
-    """All figures, the pictures of the theory, and the page; not table2, which takes hours."""
+    """All figures, the pictures of the theory, and the page; not the tables, which take hours."""
     from paper.figures.catalogue import FIGURES, THEORY
 
     make_and_show(THEORY.values(), results / "theory")
@@ -152,6 +232,8 @@ COMMANDS: dict[str, Callable[..., None]] = {
     **{name: figure(name) for name in HELP},
     "theory": theory,
     "table2": table2,
+    "table3": table3,
+    "e2e": e2e,
     "adult": adult,
     "all": everything,
     "page": page,

@@ -2,9 +2,9 @@
 
     results/table2/fashion-mnist/psac-lr4-seed0.json
 
-Guarantees: it holds the whole recipe but for the folder of the data, versions, epsilon, the
-accuracy after every epoch and, if the rule learns a scale, the last one; nothing of the machine but
-its platform; all of it comes from the run's own folder.  These runs are seeded, hence repeatable
+Guarantees: it holds the whole recipe but for the folders of data and weights, versions, epsilon,
+the accuracy after every epoch and, if the rule learns a scale, the last one; nothing of the machine
+but its platform; all of it comes from the run's own folder. These runs are seeded, hence repeatable
 and NOT private: the data are public.
 """
 
@@ -37,6 +37,12 @@ def settings_of(recipe: Recipe) -> dict[str, Any]:
     return {key: value for key, value in settings.items() if value is not None and value != {}}
 
 
+def without_folders(recipe: Recipe) -> Recipe:
+    """The recipe without the places of its files, which are no part of a result."""
+    settings = {key: value for key, value in recipe.model_settings.items() if key != "weights"}
+    return dataclasses.replace(recipe, data_root=None, model_settings=settings)
+
+
 def write_result(run: Run, path: Path) -> None:
     """The file of a finished run."""
     summary, environment = run.summary(), read_json(run.environment_path)
@@ -48,7 +54,7 @@ def write_result(run: Run, path: Path) -> None:
     write_json(
         path,
         {
-            "recipe": settings_of(dataclasses.replace(run.recipe(), data_root=None)),
+            "recipe": settings_of(without_folders(run.recipe())),
             **{key: summary[key] for key in FROM_SUMMARY},
             **{key: environment[key] for key in FROM_ENVIRONMENT},
             "resumed": len(environment["resumed"]),
@@ -64,9 +70,9 @@ def read_result(path: Path, recipe: Recipe) -> dict[str, Any] | None:
     if not path.exists():
         return None
     result = read_json(path)
-    made = Recipe.from_settings({**result["recipe"], "data_root": recipe.data_root})
-    if made != recipe:
-        difference = "; ".join(made.differences(recipe))
+    made, wanted = Recipe.from_settings(result["recipe"]), without_folders(recipe)
+    if made != wanted:
+        difference = "; ".join(made.differences(wanted))
         raise ValueError(
             f"{path} is the result of another recipe ({difference}). Remove it to have the run "
             "made anew, together with its run folder."

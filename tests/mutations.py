@@ -905,13 +905,14 @@ MUTATIONS = (
         (
             (
                 "app/training/results.py",
-                "    if splits.public:\n        inputs",
-                "    if True:\n        inputs",
+                "    if splits.public:\n        mistakes",
+                "    if True:\n        mistakes",
             ),
         ),
         (
             "tests/app/reporting/test_hostile_reader.py::"
             "test_no_cell_of_a_table_is_in_any_file_that_may_be_published",
+            "tests/app/text/test_runs.py::test_no_text_of_a_private_record_is_in_the_folder",
         ),
     ),
     Mutation(
@@ -1029,6 +1030,25 @@ MUTATIONS = (
         (
             "tests/app/cli/test_several_runs.py::"
             "test_results_on_private_records_are_marked_in_every_line_and_file",
+        ),
+    ),
+    Mutation(
+        "texts are padded to the longest one of their batch",
+        (("app/training/assembly.py", "lengths=splits.training.lengths,", "lengths=None,"),),
+        ("tests/app/text/test_runs.py::test_texts_are_padded_to_public_lengths_only",),
+    ),
+    Mutation(
+        "pretrained weights are not checked by their SHA-256",
+        (
+            (
+                "app/data/store.py",
+                "return content if hashlib.sha256(content).hexdigest() == checksum else None",
+                "return content",
+            ),
+        ),
+        (
+            "tests/app/text/test_classifier.py"
+            "::test_weights_that_were_changed_in_the_cache_are_not_used",
         ),
     ),
     Mutation(

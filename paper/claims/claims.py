@@ -155,7 +155,7 @@ CLAIMS = [
             NOT_TESTABLE,
             "The weights of roberta-base and three of the four data sets cannot be had here, and "
             "the baselines of that table are copied from other papers. Sentence classification "
-            "with other weights comes later.",
+            "with other weights is in Table 3 of this page.",
         ),
     ),
     Claim(

@@ -9,8 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 from paper.claims.evidence import Evidence, paper_p
-from paper.table2.rows import COLUMNS, OF_THE_PAPER, OURS, TABLE2, Row
-from paper.table2.table import chance, percent, quoted_percent
+from paper.tables.markdown import chance, percent, quoted_percent
+from paper.tables.row import COLUMNS, OF_THE_PAPER, OURS, Row
+from paper.tables.table2 import TABLE2
 from psac.clipping.rules import AdaptivePSAC
 
 HEAD = """## Table 2. Image classification

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from paper.figures.catalogue import FIGURES, THEORY
-from paper.table2.rows import COLUMNS, OF_THE_PAPER, TABLE2, Percent
+from paper.tables.row import COLUMNS, OF_THE_PAPER, Percent
+from paper.tables.table2 import TABLE2
 
 Data = dict[str, Any]
 SEEDS_OF_THE_PAPER = 5

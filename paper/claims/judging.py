@@ -13,7 +13,8 @@ import numpy as np
 from paper import theory
 from paper.claims.evidence import Evidence
 from paper.figures import bounds, cosine_by_norm, fig3, fig4, fig5
-from paper.table2.rows import COLUMNS, OF_THE_PAPER, OURS, TABLE2
+from paper.tables.row import COLUMNS, OF_THE_PAPER, OURS
+from paper.tables.table2 import TABLE2
 from psac.app.reporting.statistics import paired
 
 CONFIRMED = "confirmed"

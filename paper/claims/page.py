@@ -17,6 +17,7 @@ from paper.claims.comparison import table2
 from paper.claims.evidence import Evidence
 from paper.figures.catalogue import FIGURES, THEORY
 from paper.figures.exhibit import Exhibit, write
+from paper.tables.table3 import section as table3
 
 INTRODUCTION = """# The paper, reproduced and questioned
 
@@ -25,7 +26,7 @@ claim with a verdict, every figure, the tables. What is wrong in its mathematics
 [errata](errata.md).
 
 This page is written by `python -m paper page` from the files under `results/`, and is not edited by hand. Each figure is made by
-a command of its own (`python -m paper fig1`, ...), Table 2 by `python -m paper table2`, all figures by `python -m paper all`.
+a command of its own (`python -m paper fig1`, ...), Tables 2 and 3 by `python -m paper table2` and `table3`, all figures by `python -m paper all`.
 """
 SETUP = """## What differs in the set-up
 
@@ -37,15 +38,10 @@ SETUP = """## What differs in the set-up
 | r | "for instance, 0.1"; not said per table | 0.1 for DP-PSAC, 0.01 for Auto-S, as their authors advise |
 | learning rates | how they were chosen is not said | the same grid for all rules, on held-out training records, other seeds |
 | CIFAR-10 features | SimCLRv2 | EfficientNet-Lite0, trained on ImageNet |
-| Imagenette, CelebA, GLUE | run | the data cannot be had here |
+| Imagenette, CelebA, MNLI, QQP, QNLI | run | the data cannot be had here |
+| language models | roberta-base | all-MiniLM-L6-v2 and all-mpnet-base-v2 |
 | runs | five | five, three of the stand-ins, with tests beside the means |
 | machine | one A100 | two CPU cores: figures have shorter schedules, said in each caption |
-"""
-LATER = """## Table 3. Sentence classification
-
-Not here yet: it comes with the language models. The weights of roberta-base, MNLI, QQP and QNLI cannot be had here, so that
-table will have other weights, said so, and only data that can be had. In the paper the rows of DP-SGD and Auto-S are copied
-from other papers, without deviations, so that no test can be made of them.
 """
 
 
@@ -61,7 +57,7 @@ def write_page(results: Path, docs: Path) -> Path:
         "## Table 1. Bounds",
         *(shown(THEORY[name], results / "theory", docs) for name in ("bounds", "truth")),
         table2(evidence),
-        LATER,
+        table3(results),
         details(evidence),
     ]
     write(docs / "paper.md", "\n\n".join(part.strip() for part in parts) + "\n")

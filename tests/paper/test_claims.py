@@ -20,7 +20,8 @@ from paper.claims.evidence import Evidence, paper_p
 from paper.claims.judging import CAVEAT, CONFIRMED, NOT_CONFIRMED, NOT_YET
 from paper.claims.page import write_page
 from paper.figures import fig3
-from paper.table2.rows import TABLE2, Percent
+from paper.tables.row import Percent
+from paper.tables.table2 import TABLE2
 
 RESULTS = Path(__file__).parents[2] / "results"
 

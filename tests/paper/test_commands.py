@@ -7,7 +7,7 @@ from pathlib import Path
 
 import paper
 from paper.commands import COMMANDS
-from paper.table2.rows import TABLE2
+from paper.tables.table2 import TABLE2
 
 
 def test_the_readme_lists_every_command():

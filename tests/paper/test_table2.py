@@ -11,9 +11,10 @@ import pytest
 from scipy import stats
 
 from paper.result_files import name_of, read_result, settings_of, write_result
-from paper.table2 import rows, table
-from paper.table2.rows import COLUMNS, TABLE2, Percent, Row
-from paper.table2.study import Study, studies
+from paper.tables import markdown, table2
+from paper.tables.row import COLUMNS, Percent, Row
+from paper.tables.study import Study, studies
+from paper.tables.table2 import TABLE2
 from psac.app.training import Run, train
 from tests.app.training.test_many import CLASSES, clouds
 
@@ -85,9 +86,8 @@ def test_the_best_rate_is_chosen_when_all_were_tried(tmp_path):
     assert found.rate("psac") == 1.0  # a tie
 
 
-def test_runs_are_made_once_and_leave_a_result_file(tmp_path, monkeypatch):
-    monkeypatch.setattr("paper.table2.study.COLUMNS", {"psac": COLUMNS["psac"]})
-    found = study(tmp_path, learning_rates=(1.0,), seeds=(0, 1))
+def test_runs_are_made_once_and_leave_a_result_file(tmp_path):
+    found = study(tmp_path, learning_rates=(1.0,), seeds=(0, 1)).only(["psac"])
     stages = found.stages()
     for _ in range(2):
         _, jobs = next(stages)
@@ -115,8 +115,7 @@ def test_a_result_of_another_recipe_is_not_taken_for_this_one(tmp_path):
         dataclasses.replace(found, row=longer).result(longer.recipe("psac", 1.0, 0))
 
 
-def test_where_the_data_lie_is_no_part_of_a_result(tmp_path, monkeypatch):
-    monkeypatch.setattr("paper.table2.study.COLUMNS", {"psac": COLUMNS["psac"]})
+def test_where_the_data_lie_is_no_part_of_a_result(tmp_path):
     found = study(tmp_path, learning_rates=(1.0,), seeds=(0, 1)).on(tmp_path / "elsewhere")
     recipe = found.row.recipe("psac", 1.0, 0)
     assert recipe.data_root == str(tmp_path / "elsewhere")
@@ -131,8 +130,8 @@ def test_the_table_agrees_with_its_result_files(tmp_path):
     for rule, values in accuracies.items():
         for recipe, accuracy in zip(found.reported(rule), values, strict=False):
             keep(found, recipe, accuracy)
-    path = table.write_table([found], tmp_path / "table")
-    entries = {e["rule"]: e for e in json.loads((tmp_path / "table" / "table.json").read_text())}
+    path = markdown.write_table([found], tmp_path / "table2", "")
+    entries = {e["rule"]: e for e in json.loads((tmp_path / "table2" / "table.json").read_text())}
     assert entries["psac"]["mean"] == pytest.approx(91)
     assert entries["psac"]["deviation"] == pytest.approx(statistics.stdev([90, 92]))
     expected = stats.ttest_ind([85, 86], [90, 92], equal_var=False).pvalue
@@ -166,7 +165,7 @@ def test_the_paired_test_takes_runs_of_one_seed_together(tmp_path):
         for recipe, accuracy in zip(found.reported(rule), accuracies, strict=True):
             if accuracy is not None:
                 keep(found, recipe, accuracy)
-    (entry,) = (e for e in table.entries([found]) if e["rule"] == "abadi")
+    (entry,) = (e for e in markdown.entries([found], "table2") if e["rule"] == "abadi")
     expected = stats.ttest_rel([79, 83], [80, 85]).pvalue  # seed 0 has no partner
     assert entry["test"]["paired_p"] == pytest.approx(expected)
 
@@ -176,7 +175,9 @@ def test_beside_a_recipe_of_our_own_the_paper_is_quoted_in_parentheses(tmp_path)
         (False, "| DP-PSAC | 92.00 ± 1.00 |"),
         (True, "| DP-PSAC | (92.00 ± 1.00)"),
     ):
-        text = table.markdown([row(tmp_path, own_recipe=own)], table.entries([study(tmp_path)]))
+        text = markdown.markdown(
+            [row(tmp_path, own_recipe=own)], markdown.entries([study(tmp_path)], "table2")
+        )
         assert quoted in text
 
 
@@ -187,8 +188,8 @@ def test_the_table_says_what_became_of_a_learned_scale_and_what_constant_answers
         keep(found, recipe, 0.9, last_scale=scale)
     for recipe in found.reported("psac"):
         keep(found, recipe, 0.92, constant_accuracy=0.747)
-    path = table.write_table([found], tmp_path / "table")
-    entries = {e["rule"]: e for e in json.loads((tmp_path / "table" / "table.json").read_text())}
+    path = markdown.write_table([found], tmp_path / "table2", "")
+    entries = {e["rule"]: e for e in json.loads((tmp_path / "table2" / "table.json").read_text())}
     assert entries["adaptive_psac"]["last_scale"] == 0.1
     assert entries["psac"]["last_scale"] is None
     assert "AdaptivePSAC learns began at 1 and was 0.1 at the end" in path.read_text()
@@ -210,18 +211,18 @@ def test_a_result_file_has_the_last_scale_that_was_learned(tmp_path):
 
 def test_a_row_that_is_not_run_here_is_shown_by_who_has_run_it(tmp_path):
     found = study(tmp_path, run_here=False, note="not run here: no data")
-    assert "Clouds, linear, (?, 1e-3): not run here" in table.markdown(
-        [found.row], table.entries([found])
+    assert "Clouds, linear, (?, 1e-3): not run here" in markdown.markdown(
+        [found.row], markdown.entries([found], "table2")
     )
     tuned(found, best=5.0)
-    assert "### Clouds" in table.markdown([found.row], table.entries([found]))
+    assert "### Clouds" in markdown.markdown([found.row], markdown.entries([found], "table2"))
 
 
 def test_rows_that_are_not_run_are_in_the_table_with_the_reason(tmp_path):
-    path = table.write_table(studies(tmp_path / "results", tmp_path / "runs"), tmp_path)
+    path = markdown.write_table(
+        studies(TABLE2, tmp_path / "results", tmp_path / "runs"), tmp_path, table2.TITLE
+    )
     text = path.read_text()
     assert "CelebA [Male], ResNet9, (8, 5e-6): not run here" in text
     assert "DP-PSAC 95.57 ± 0.02" in text
-    assert text.count("not yet") == len(COLUMNS) * sum(
-        1 for r in rows.TABLE2.values() if r.run_here
-    )
+    assert text.count("not yet") == len(COLUMNS) * sum(1 for r in TABLE2.values() if r.run_here)

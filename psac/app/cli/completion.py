@@ -36,6 +36,13 @@ def data_sets() -> list[str]:
     return data.names()
 
 
+def fetched() -> list[str]:
+    from psac.app import data
+    from psac.app.text.pretrained import PRETRAINED
+
+    return [*data.names(), *PRETRAINED]
+
+
 def samplings() -> list[str]:
     from psac import sampling
 

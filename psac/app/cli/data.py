@@ -1,4 +1,4 @@
-"""`psac data list` and `psac data get`: data sets that psac can fetch or read."""
+"""`psac data list` and `psac data get`: data sets and weights that psac can fetch or read."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ from psac.app.cli.error_messages import typed
 
 
 def list_data() -> None:
-    """List the data sets that psac can fetch or read."""
+    """List the data sets that psac can fetch or read, and pretrained language models."""
     from psac.app import data
+    from psac.app.data.store import obtained
+    from psac.app.text.pretrained import PRETRAINED
 
     table = Table("name", "content", box=box.SIMPLE_HEAD, pad_edge=False)
     for column in ("train", "test", "download"):
@@ -33,22 +35,38 @@ def list_data() -> None:
             "[green]yes[/]" if info.obtained else "",
         )
     console.print(table)
+    models = Table("model", "content", box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in ("weights", "download"):
+        models.add_column(column, justify="right")
+    models.add_column("cached")
+    for name, model in PRETRAINED.items():
+        models.add_row(
+            f"[bold]{name}[/]",
+            model.title.partition(": ")[2],
+            f"{model.parameters / 1e6:.0f} million",
+            f"{model.megabytes:.0f} MB" if model.sources else "your own",
+            "[green]yes[/]" if obtained(model) else "",
+        )
+    console.print(models)
 
 
 def get_data(
     name: Annotated[
         str,
         typer.Argument(
-            help="Name of a data set (psac data list).",
-            autocompletion=completion.completer(completion.data_sets),
+            help="Name of a data set or a language model (psac data list).",
+            autocompletion=completion.completer(completion.fetched),
         ),
     ],
 ) -> None:
-    """Fetch a data set into the cache and print its folder."""
+    """Fetch a data set or pretrained weights into the cache and print the folder."""
     from psac.app import data
+    from psac.app.text import pretrained
 
+    is_model = name in pretrained.PRETRAINED
     with typed():
-        data.info(name)
+        if not is_model:
+            data.info(name)
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
     with Progress(*columns, console=errors, transient=True) as bars:
         task = bars.add_task(f"fetching {name}", total=None)
@@ -56,5 +74,6 @@ def get_data(
         def show(what: str, done: int, total: int | None) -> None:
             bars.update(task, description=escape(what), completed=done, total=total)
 
-        folder = data.fetch(name, progress=show)
+        fetch = pretrained.fetch if is_model else data.fetch
+        folder = fetch(name, progress=show)
     console.print(str(folder), markup=False, soft_wrap=True)

@@ -23,7 +23,7 @@ def predict(
         list[Path],
         typer.Argument(
             help="Images, folders of images, .csv, .tsv, .parquet or .npz files, like the training "
-            "data. Labels are not needed.",
+            "data; for text, also .txt files with one text in each line. Labels are not needed.",
             show_default=False,
         ),
     ],

@@ -81,6 +81,11 @@ SETTINGS: dict[str, Option] = {
     "momentum": Option(OPTIMIZATION, "Momentum of sgd."),
     "weight_decay": Option(OPTIMIZATION, "Weight decay."),
     "schedule": Option(OPTIMIZATION, "Learning rate schedule.", completion.choices_of("schedule")),
+    "precision": Option(
+        MACHINE,
+        "Precision of losses and their gradients.",
+        completion.choices_of("precision"),
+    ),
     "seed": Option(
         MACHINE, "Random seed. Makes the run repeatable and NOT private.", default="none: secure"
     ),

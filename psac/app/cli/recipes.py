@@ -38,7 +38,7 @@ def recipes(
 def _list() -> None:
     from psac.app.training import load_recipe, shipped
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=0)
     for column in ("recipe", "data", "model"):
         table.add_column(column, no_wrap=True)
     for column in ("epsilon", "delta", "epochs"):

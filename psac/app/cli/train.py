@@ -58,6 +58,20 @@ def train(
             help="Column of the classes, if the data are your own table.", show_default=False
         ),
     ] = None,
+    text: Annotated[
+        str | None,
+        typer.Option(
+            help="Column of text in your own table, for a language model.", show_default=False
+        ),
+    ] = None,
+    lora: Annotated[
+        int | None,
+        typer.Option(
+            help="Rank of LoRA: train adapters and the head of a language model, not all weights.",
+            min=1,
+            show_default=False,
+        ),
+    ] = None,
     schema: Annotated[
         str | None,
         typer.Option(help="Schema of your own table (psac data describe).", show_default=False),
@@ -79,9 +93,11 @@ def train(
     """Train a private model and write its report."""
     from psac.app.training import workers as several
 
-    for name, value in (("label", label), ("schema", schema)):
+    for name, value in (("label", label), ("text", text), ("schema", schema)):
         if value is not None:
             settings["data_settings"] = {**settings.get("data_settings", {}), name: value}
+    if lora is not None:
+        settings["model_settings"] = {**settings.get("model_settings", {}), "lora": lora}
     folder, title = _folder(recipe, run, settings)
     with typed():
         if quiet and as_json:
@@ -165,8 +181,12 @@ def _recipe(name: str | None, folder: Path, resume: bool, settings: dict[str, An
 def _by_options_alone(settings: dict[str, Any]) -> Recipe:
     from psac.app.training import Recipe
     from psac.app.training.recipe import NEEDED
+    from psac.app.training.shipped import recipe_for
 
     missing = [f"--{name.replace('_', '-')}" for name in NEEDED if name not in settings]
+    if missing and (name := recipe_for(settings)):
+        errors.print(f"Settings that are not given are those of the recipe [bold]{name}[/].")
+        return loaded(name, settings)
     if missing:
         raise ValueError(
             f"{', '.join(missing)} missing. Without a recipe, these options are needed. "

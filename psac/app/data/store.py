@@ -1,6 +1,7 @@
-"""The cache: files of data sets on disk, fetched when they are missing or damaged.
+"""The cache: files of data sets and weights on disk, fetched when they are missing or damaged.
 
-Its folder is PSAC_CACHE, else XDG_CACHE_HOME/psac, else ~/.cache/psac, with a folder per data set.
+Its folder is PSAC_CACHE, else XDG_CACHE_HOME/psac, else ~/.cache/psac.  A data set has a folder in
+it, and so has a pretrained model.
 Guarantees:
 
 - There are no partial files.  A download goes to a scratch folder; if its SHA-256 is right, it is
@@ -22,7 +23,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from psac.app.data.entry import DataNotFound, Entry
+from psac.app.data.entry import DataNotFound, Stored
 from psac.app.data.sources import Contents, Progress, SourceFailed
 from psac.cache import cache_folder
 from psac.checkpoint.locking import locked
@@ -31,12 +32,12 @@ from psac.checkpoint.saving import write_atomically
 NOTE = "obtained.json"
 
 
-def obtained(entry: Entry) -> str | None:
+def obtained(entry: Stored) -> str | None:
     """The source of the copy in the cache, if there is one."""
     return _note(entry).get("source")
 
 
-def stored(entry: Entry, file: str) -> bytes | None:
+def stored(entry: Stored, file: str) -> bytes | None:
     """The content of a file in the cache; None if it is missing or damaged."""
     checksum = entry.files[file] or _note(entry).get("sha256", {}).get(file)
     try:
@@ -46,7 +47,7 @@ def stored(entry: Entry, file: str) -> bytes | None:
     return content if hashlib.sha256(content).hexdigest() == checksum else None
 
 
-def fetch(entry: Entry, progress: Progress | None = None) -> Path:
+def fetch(entry: Stored, progress: Progress | None = None) -> Path:
     """Fetches what is missing of a data set, and returns its folder."""
     folder = cache_folder() / entry.name
     if not entry.sources:
@@ -60,18 +61,18 @@ def fetch(entry: Entry, progress: Progress | None = None) -> Path:
     return folder
 
 
-def explain(entry: Entry, what: str, reasons: Sequence[str] = ()) -> DataNotFound:
+def explain(entry: Stored, what: str, reasons: Sequence[str] = ()) -> DataNotFound:
     """The error for missing data: what was looked for, why it failed, what to do."""
     tried = "".join(f"\n  - {reason}" for reason in reasons)
     command = f"Run `psac data get {entry.name}` on a machine with a network. "
     wanted = entry.layout or ", ".join(entry.files)
     return DataNotFound(
         f"{entry.name}: {what}.{tried}\n{command if entry.sources else ''}Or download it from "
-        f"{entry.page} and pass root=FOLDER, a folder that holds {wanted}."
+        f"{entry.page} and pass {entry.own_folder}, a folder that holds {wanted}."
     )
 
 
-def _from_first_source(entry: Entry, folder: Path, progress: Progress) -> tuple[Contents, str]:
+def _from_first_source(entry: Stored, folder: Path, progress: Progress) -> tuple[Contents, str]:
     reasons = []
     for source in entry.sources:
         with _scratch(folder) as scratch:
@@ -87,7 +88,7 @@ def _from_first_source(entry: Entry, folder: Path, progress: Progress) -> tuple[
     )
 
 
-def _refuse_other_files(entry: Entry, contents: Contents) -> None:
+def _refuse_other_files(entry: Stored, contents: Contents) -> None:
     for file, checksum in entry.files.items():
         if checksum is not None and hashlib.sha256(contents[file]).hexdigest() != checksum:
             raise SourceFailed(f"{file} does not have the SHA-256 {checksum}")
@@ -110,7 +111,7 @@ def _warn_of_damage(folder: Path, files: list[str]) -> None:
             )
 
 
-def _note(entry: Entry) -> dict:
+def _note(entry: Stored) -> dict:
     try:
         return json.loads((cache_folder() / entry.name / NOTE).read_bytes())
     except (OSError, ValueError):

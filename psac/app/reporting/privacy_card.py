@@ -10,6 +10,7 @@ from psac.app.reporting import clipping_rule, numerals
 from psac.app.reporting.head import data_name, warning_texts
 from psac.app.reporting.html import Child, Html, element, join, table, unfold
 from psac.app.reporting.snapshot import RunSnapshot, first, number
+from psac.app.text.pretrained import PRETRAINED
 from psac.app.training.price import price
 from psac.clipping.rules import AdaptivePSAC
 
@@ -67,7 +68,7 @@ def card(run: RunSnapshot) -> Html:
         "Setting": SETTING,
         "What is protected": "One record, which is one training example.",
         "Neighbouring data": RELATIONS.get(relation(run) or "", relation(run) or UNKNOWN),
-        "Data covered": _data(run),
+        "Data covered": f"{_data(run)}{_before(run)}",
         "Releases covered": _releases(run) if run.ledger is not None else UNKNOWN,
         "Tuning": join(element("b", "Not included."), TUNING),
         "Accountant": ACCOUNTANT if run.ledger is not None else UNKNOWN,
@@ -156,6 +157,17 @@ def _data(run: RunSnapshot) -> str:
         source = "the recipe" if run.recipe.get("test_is_public") else "the publisher of the data"
         return f"{text} Test records are public, according to {source}."
     return text
+
+
+def _before(run: RunSnapshot) -> str:
+    """What pretrained weights have seen, which no guarantee of this run covers."""
+    model = PRETRAINED.get(str(run.recipe.get("model")))
+    if model is None:
+        return ""
+    settings = run.recipe.get("model_settings")
+    own = isinstance(settings, dict) and "weights" in settings
+    what = " NOT covered: what the weights were trained on before."
+    return what if own else f"{what} {model.seen}"
 
 
 def _releases(run: RunSnapshot) -> str:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from psac.app.reporting.snapshot import RunSnapshot, read
+from psac.app.text.classifier import FOLDERS
 from psac.app.training.privacy_warnings import SEE_OWNER
 
 # What follows from released values and public constants only.
@@ -32,7 +33,7 @@ SETTINGS = (
     *("validation_fraction", "test_is_public", "most_frequent_share", "model_settings"),
     *("rule", "r", "bound", "scale", "epsilon", "noise_multiplier", "delta", "sampling"),
     *("batch_size", "epochs", "copies", "shift", "physical_batch_size", "optimizer"),
-    *("learning_rate", "momentum", "weight_decay", "schedule", "seed", "device"),
+    *("learning_rate", "momentum", "weight_decay", "schedule", "precision", "seed", "device"),
 )
 OF_NAMED_DATA = ("data_settings",)  # those of your own data may hold values of records
 RESULTS = ("accuracy", "constant_accuracy", "loss", "per_class_accuracy", "confusion_matrix")
@@ -76,7 +77,15 @@ def published(run: RunSnapshot) -> RunSnapshot:
 def _recipe(run: RunSnapshot) -> dict[str, Any]:
     named = {key: Path(str(run.recipe[key])).name for key in ("data", "model") if key in run.recipe}
     allowed = (*SETTINGS, *OF_NAMED_DATA) if run.on_named_data else SETTINGS
-    return named | _only(run.recipe, allowed)
+    recipe = named | _only(run.recipe, allowed)
+    settings = _table(recipe, "model_settings")
+    hidden = dict.fromkeys(settings.keys() & set(FOLDERS), "a folder")
+    return {**recipe, "model_settings": {**settings, **hidden}} if hidden else recipe
+
+
+def _table(recipe: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    value = recipe.get(name)
+    return value if isinstance(value, Mapping) else {}
 
 
 def _environment(run: RunSnapshot) -> dict[str, Any]:

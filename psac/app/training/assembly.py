@@ -111,8 +111,16 @@ def private_of(recipe: Recipe, splits: Splits, model: nn.Module) -> Private:
         clipping=recipe.clipping(),
         sampling=sampling.get(recipe.sampling),
         physical_batch_size=recipe.physical_batch_size,
+        lengths=splits.training.lengths,
         seed=recipe.seed,
     )
+
+
+def autocast(recipe: Recipe, device: torch.device) -> contextlib.AbstractContextManager[object]:
+    """The precision that losses and their gradients are computed in; sums stay in float32."""
+    if recipe.precision == "float32":
+        return contextlib.nullcontext()
+    return torch.autocast(device.type, getattr(torch, recipe.precision))
 
 
 def _check_batch_size(recipe: Recipe, num_records: int) -> None:

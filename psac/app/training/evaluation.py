@@ -132,11 +132,12 @@ def evaluate(
     """Evaluates the model on all records; its training mode is restored."""
     training, parts = model.training, []
     model.eval()
-    for inputs, labels in records.loader(batch_size):
+    for numbers, inputs, labels in records.parts(batch_size):
         scores = model(inputs).float()
-        parts.append((labels, scores, losses_of(scores, labels)))
+        parts.append((numbers, labels, scores, losses_of(scores, labels)))
     model.train(training)
-    labels, scores, losses = (torch.cat(p).cpu() for p in zip(*parts, strict=True))
+    numbers, *rest = (torch.cat(part).cpu() for part in zip(*parts, strict=True))
+    labels, scores, losses = (each[numbers.argsort()] for each in rest)
     if labels.ndim == 2:
         return SeveralLabels(labels=labels, predictions=(scores > 0).float(), losses=losses)
     confidences, predictions = scores.softmax(1).max(1)

@@ -34,11 +34,12 @@ SCHEDULES: dict[str, Callable[[float], float]] = {
 def optimizer_for(
     model: nn.Module, name: str, *, learning_rate: float, momentum: float, weight_decay: float
 ) -> torch.optim.Optimizer:
-    """A new optimizer; `momentum` is for sgd only."""
+    """A new optimizer of the parameters that are not frozen; `momentum` is for sgd only."""
     settings: dict[str, Any] = {"lr": learning_rate, "weight_decay": weight_decay}
     if name == "sgd":
         settings["momentum"] = momentum
-    return OPTIMIZERS[name](model.parameters(), **settings)
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    return OPTIMIZERS[name](trained, **settings)
 
 
 def set_learning_rate(

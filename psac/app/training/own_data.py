@@ -1,6 +1,7 @@
 """Your own data by path.
 
-    mine.csv, .tsv, .parquet, .npz         one table or two arrays: all of it is for training
+    mine.csv, .tsv, .parquet, .npz         one table or two arrays: all of it is for training; of a
+                                           table, features or one column of text
     mine/<class>/*.png                     a folder for each class: likewise
     mine/train.csv  mine/test.csv          both splits, of any of these kinds
     mine/train/<class>/*.png  mine/test/<class>/*.png
@@ -47,7 +48,7 @@ def load_own(
     place = _place(path, split)
     if split == "train":
         return _refuse_one_class(_read(place, settings, recipe, columns), place, settings)
-    if is_table(place) != (columns is not None):
+    if is_table(place) != is_table(_place(path, "train")):
         raise ValueError(
             f"{place} and the training data in {_place(path, 'train')} are of different kinds: "
             "only one of them is a table. Use the same kind for both."

@@ -3,9 +3,10 @@
     for row in predictions(Run("runs/first"), [Path("shoe.png"), Path("more.npz")]): ...
 
 Inputs are made like those of the training data: images get the size and the channels of the model,
-tables the ranges and categories that the model stores.  Columns are matched by name; a missing one
-is refused, and other columns are copied, so that predictions can be joined.  Labels are not needed.
-A category that the model does not know counts as none; a warning says how many there are.
+tables the ranges and categories that the model stores, texts the tokenizer of the run. Texts stand
+in a column of a table, or in a .txt file, one in each line. Columns are matched by name; a missing
+one is refused, and other columns are copied, so that predictions can be joined. Labels are not
+needed. A category that the model does not know counts as none; a warning says how many there are.
 Guarantees: one row per record, in order, numbered from 1 in each file, without the header;
 probabilities add up to 1 if a record has one class, and are independent if it may have several.
 For records that were not in the training data, predictions reveal no more about the training
@@ -20,14 +21,17 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from psac.app.data.arrays import inputs_from_npz
 from psac.app.data.folders import ENDINGS, images_in
 from psac.app.data.images import decoded
 from psac.app.data.tables.columns import Column
-from psac.app.data.tables.loading import NewRecords, new_records
-from psac.app.training.own_data import TABLES
+from psac.app.data.tables.loading import NewRecords, new_records, texts_of
+from psac.app.data.tables.reader import table_of
+from psac.app.text.classifier import TextClassifier
+from psac.app.text.tokens import trimmed
+from psac.app.training.own_data import TABLES, is_table
 from psac.app.training.run import Run
 
 BATCH = 1024
@@ -46,10 +50,8 @@ def predictions(run: Run, files: Iterable[Path]) -> Iterator[Prediction]:
     facts = run.model_facts()
     model, classes, shape = run.model(), facts["classes"], tuple(facts["input_shape"])
     for file in _expanded(files):
-        records = _read(run, file, facts)
-        inputs = _checked(records.inputs, shape, file)
-        with torch.no_grad():
-            scores = torch.cat([model(part).float() for part in inputs.split(BATCH)])
+        records = _of_texts(file, facts.get("texts"), model) or _read(run, file, facts)
+        scores = _scores(model, _checked(records.inputs, shape, file))
         several = facts.get("several_labels", False)
         for place, row in enumerate(scores.sigmoid() if several else scores.softmax(1)):
             shares = dict(zip(classes, row.tolist(), strict=True))
@@ -57,6 +59,14 @@ def predictions(run: Run, files: Iterable[Path]) -> Iterator[Prediction]:
             labels = likely if several else [max(shares, key=lambda name: shares[name])]
             others = {name: cells[place] for name, cells in records.others.items()}
             yield Prediction(file, place + 1, tuple(labels), shares, others)
+
+
+@torch.no_grad()
+def _scores(model: nn.Module, inputs: Tensor) -> Tensor:
+    parts = inputs.split(BATCH)
+    if isinstance(model, TextClassifier):
+        parts = tuple(trimmed(part, model.tokens.padding) for part in parts)
+    return torch.cat([model(part).float() for part in parts])
 
 
 def _expanded(files: Iterable[Path]) -> Iterator[Path]:
@@ -81,6 +91,34 @@ def _read(run: Run, file: Path, facts: dict[str, Any]) -> NewRecords:
     raise ValueError(
         f"{file} cannot be read. Pass a file that ends in {known}, or a folder of images."
     )
+
+
+def _of_texts(file: Path, columns: list[str] | None, model: nn.Module) -> NewRecords | None:
+    """Records of text; None if the model takes no text."""
+    if not isinstance(model, TextClassifier) or columns is None:
+        return None
+    if file.suffix.lower() == ".txt" and len(columns) == 1:
+        return NewRecords(model.tokens(_lines(file)), {}, {})
+    if not is_table(file):
+        kinds = " ".join((*TABLES, ".txt") if len(columns) == 1 else TABLES)
+        raise ValueError(
+            f"{file} cannot be read: the model takes text. Pass a file that ends in {kinds}."
+        )
+    table = table_of(file)
+    if missing := [name for name in columns if name not in table.columns]:
+        raise ValueError(
+            f"{file} has no column {', '.join(missing)}, in which the model expects text. Its "
+            f"columns: {', '.join(table.columns)}."
+        )
+    cells = {name: texts_of(column) for name, column in table.columns.items()}
+    others = {name: texts for name, texts in cells.items() if name not in columns}
+    return NewRecords(model.tokens(*(cells[name] for name in columns)), others, {})
+
+
+def _lines(file: Path) -> list[str]:
+    """The lines of a file; not splitlines(), which would also cut within texts."""
+    content = file.read_text(encoding="utf-8-sig").removesuffix("\n")
+    return [line.removesuffix("\r") for line in content.split("\n")] if content else []
 
 
 def _of_picture(file: Path, shape: tuple[int, ...]) -> Tensor:

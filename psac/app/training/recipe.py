@@ -38,8 +38,12 @@ CHOICES: dict[str, Iterable[str]] = {
     "rule": [ADAPTIVE, *clipping.RULES],
     "optimizer": OPTIMIZERS,
     "schedule": SCHEDULES,
+    "precision": ("float32", "bfloat16"),
 }
-TEXTS = ("data", "data_root", "model", "rule", "sampling", "optimizer", "schedule", "device")
+TEXTS = (
+    *("data", "data_root", "model", "rule", "sampling", "optimizer", "schedule"),
+    *("precision", "device"),
+)
 TABLES = ("data_settings", "model_settings")
 FLAGS = ("test_is_public",)
 WHOLE = {  # with the least value
@@ -96,6 +100,8 @@ class Recipe:
         delta: None is 1 / (10 * records).
         copies: The number of copies of each image, of which all but the first are moved by up to
             `shift` pixels (`psac.models.ShiftedCopies`).
+        precision: "bfloat16" computes losses and their gradients with autocast.  Norms, sums and
+            noise keep their own precision.
         seed: None is secure.  A seed makes the run repeatable and NOT private.
     """
 
@@ -125,6 +131,7 @@ class Recipe:
     momentum: float = 0.0
     weight_decay: float = 0.0
     schedule: str = "constant"
+    precision: str = "float32"
     seed: int | None = None
     device: str = "auto"
 
@@ -176,6 +183,11 @@ class Recipe:
                 f"copies is {self.copies} and shift is {self.shift}: give both, such as copies = 2 "
                 "and shift = 1, or neither. The first copy is not moved, and equal copies would "
                 "have no effect."
+            )
+        if self.copies > 1 and models.takes_text(self.model):
+            raise ValueError(
+                f"copies is {self.copies}, but model '{self.model}' takes text, and copies are "
+                "shifted images. Leave copies and shift out."
             )
         if self.momentum and self.optimizer != "sgd":
             raise ValueError(

@@ -14,7 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from psac.app.text.classifier import FOLDERS, TextClassifier, save_files
 from psac.app.training.evaluation import Evaluation, SeveralLabels
+from psac.app.training.in_memory import Records, TokenRecords
 from psac.app.training.recipe import Recipe
 from psac.app.training.run import Run, write_json
 from psac.app.training.splits import Splits
@@ -68,7 +70,9 @@ def write_model(
     """Writes the weights, with what is needed to build the model and what it cost."""
     how = {
         "model": Path(recipe.model).name,  # of your own network, without its folder
-        "model_settings": recipe.model_settings,
+        "model_settings": {k: v for k, v in recipe.model_settings.items() if k not in FOLDERS}
+        if isinstance(model, TextClassifier)
+        else recipe.model_settings,
         "copies": recipe.copies,
         "shift": recipe.shift,
         "input_shape": list(splits.input_shape),
@@ -77,20 +81,38 @@ def write_model(
         if splits.columns is None
         else {name: column.to_json() for name, column in splits.columns.items()},
         "several_labels": splits.training.labels.ndim == 2,
+        "texts": text_columns(recipe, splits),
     }
     cost = ("epsilon", "delta", "secure", "warnings")
+    if isinstance(model, TextClassifier):
+        save_files(model, run.text_path)
+        model = model.merged()
     run.write_model(model, how | {key: summary[key] for key in cost})
+
+
+def text_columns(recipe: Recipe, splits: Splits) -> list[str] | None:
+    """The columns of new records that hold their texts; None if the model takes no text."""
+    if not isinstance(splits.training, TokenRecords):
+        return None
+    column = recipe.data_settings.get("text", "text")
+    return [column, "text_pair"] if splits.training.pairs else [column]
 
 
 def write_mistakes(run: Run, splits: Splits, evaluation: Evaluation | SeveralLabels) -> None:
     if splits.public:
-        inputs = splits.evaluation.inputs
         mistakes = [
-            mistake | pixels_of(inputs[mistake["record"] - 1])
+            mistake | shown(splits.evaluation, mistake["record"] - 1)
             for mistake in evaluation.mistakes(MISTAKES)
         ]
         content = {"split": splits.split, **splits.mark(), "mistakes": mistakes}
         write_json(run.predictions_path, content)
+
+
+def shown(records: Records, number: int) -> dict[str, Any]:
+    """The text of a record or its small image, for a page; empty for other inputs."""
+    if isinstance(records, TokenRecords):
+        return {"text": records.texts[number]}
+    return pixels_of(records.inputs[number])
 
 
 def pixels_of(image: Tensor) -> dict[str, Any]:

@@ -6,6 +6,7 @@
     ledger.json             what was released, as of the last checkpoint
     checkpoint.safetensors  the state for resuming it (`psac.save_checkpoint`)
     model.safetensors       the trained model; its header says how to build it, and its epsilon
+    text/                   configuration and tokenizer of a language model, which are public
     released.json           ranges and categories of a table that were released with noise, if any
     predictions.json        its most confident mistakes, on public test records only
     model.py                your own network, if the recipe names one (own_model.py)
@@ -35,7 +36,9 @@ from typing import Any
 from torch import nn
 
 from psac.accounting import Ledger
+from psac.app import models
 from psac.app.models.copies import with_copies
+from psac.app.text.classifier import restored
 from psac.app.training import metrics, own_model
 from psac.app.training.own_data import asks_for_noise
 from psac.app.training.recipe import Recipe
@@ -62,6 +65,7 @@ class Run:
         self.model_path = self.folder / "model.safetensors"
         self.predictions_path = self.folder / "predictions.json"
         self.model_source_path = self.folder / "model.py"
+        self.text_path = self.folder / "text"
         self.released_path = self.folder / "released.json"
         self.summary_path = self.folder / "summary.json"
         self.lock_path = self.folder / ".lock"
@@ -107,20 +111,26 @@ class Run:
         """The trained model, in evaluation mode."""
         from safetensors.torch import load_file
 
+        model = self._built(self.model_facts())
+        with self._whole_model():
+            model.load_state_dict(load_file(self.model_path))
+        return model.eval()
+
+    def _built(self, how: Mapping[str, Any]) -> nn.Module:
+        """The network that the header of the model describes."""
         from psac.app.training.assembly import network
 
-        how = self.model_facts()
+        classes, settings = len(how["classes"]), how["model_settings"]
+        if models.takes_text(how["model"]):
+            return restored(how["model"], self.text_path, classes=classes, **settings)
         model = network(
             how["model"],
             self.model_source(self.recipe().model if self.started else how["model"]),
             input_shape=tuple(how["input_shape"]),
-            classes=len(how["classes"]),
-            settings=how["model_settings"],
+            classes=classes,
+            settings=settings,
         )
-        model = with_copies(model, copies=how.get("copies", 1), shift=how.get("shift", 0))
-        with self._whole_model():
-            model.load_state_dict(load_file(self.model_path))
-        return model.eval()
+        return with_copies(model, copies=how.get("copies", 1), shift=how.get("shift", 0))
 
     def model_source(self, model: str) -> Path | None:
         """The file of your own network, as it was when the run was started."""

@@ -24,8 +24,11 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from psac.app import models
 from psac.app.data.records import AnyRecords
 from psac.app.data.tables.columns import Columns
+from psac.app.text.classifier import tokens_of
+from psac.app.text.tokens import Tokens
 from psac.app.training.in_memory import Records, records_of
 from psac.app.training.own_data import Split, load_own
 from psac.app.training.recipe import Recipe
@@ -74,12 +77,14 @@ def load_splits(recipe: Recipe, released: ReleasedColumns | None = None) -> Spli
     training = _load(recipe, "train", columns=None if released is None else released.columns)
     if released is not None:
         training.unsafe, training.released = released.unsafe, released.ledger
-    classes, records = tuple(training.classes), records_of(training)
+    tokens = _tokens(recipe)
+    classes, records = tuple(training.classes), records_of(training, tokens)
     columns = getattr(training, "columns", None)
     if recipe.validation_fraction:
         splits = _with_validation(records, classes, recipe.validation_fraction)
         return dataclasses.replace(splits, columns=columns, unsafe=training.unsafe)
-    evaluation = records_of(_load(recipe, "test", columns=columns, classes=classes))
+    test = _load(recipe, "test", columns=columns, classes=classes)
+    evaluation = records_of(test, tokens)
     if evaluation.inputs.shape[1:] != records.inputs.shape[1:]:
         raise ValueError(
             f"data '{recipe.data}': test inputs have the shape "
@@ -95,6 +100,13 @@ def load_splits(recipe: Recipe, released: ReleasedColumns | None = None) -> Spli
         unsafe=training.unsafe,
         public=test_is_public(recipe),
     )
+
+
+def _tokens(recipe: Recipe) -> Tokens | None:
+    """What makes numbers of texts, if the model is a language model."""
+    if not models.takes_text(recipe.model):
+        return None
+    return tokens_of(recipe.model, **recipe.model_settings)
 
 
 def test_is_public(recipe: Recipe) -> bool:

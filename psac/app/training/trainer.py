@@ -30,6 +30,7 @@ from typing import Any
 from psac.accounting import PrivacyWarning
 from psac.accounting.pricing import LARGE_EPSILON, quietly, with_warning
 from psac.app.training.assembly import (
+    autocast,
     device_of,
     follow_schedule,
     model_of,
@@ -237,7 +238,8 @@ class Trainer:
         last = min(end_of_epoch, private.steps_taken + self._steps_left())
         for batch in private.loader:
             step, scale = private.steps_taken, self._scale()
-            is_released = private.step(loss_of, batch)
+            with autocast(self.recipe, self.splits.training.labels.device):
+                is_released = private.step(loss_of, batch)
             assert private.sensitive is not None
             self._note_warnings()
             self.clock.count(len(private.sensitive.losses) * private.workers.size)

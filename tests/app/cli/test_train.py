@@ -57,7 +57,7 @@ def test_every_option_reaches_the_recipe(call, place, monkeypatch):
         "sampling": "balls-in-bins", "batch_size": 16, "epochs": 3.0, "physical_batch_size": 8,
         "copies": 2, "shift": 3,
         "optimizer": "adam", "learning_rate": 0.1, "weight_decay": 0.01, "schedule": "cosine",
-        "seed": 4, "device": "cpu",
+        "precision": "bfloat16", "seed": 4, "device": "cpu",
     }  # fmt: skip
     assert set(SETTINGS) - set(other) == {"noise_multiplier", "momentum"}
     found = []

@@ -29,6 +29,7 @@ NAMES = (
         "qqp",
         "mnli",
     ),
+    *("cola", "mrpc", "rte"),
     *("movie-reviews", "adult", "digits"),
 )
 
@@ -80,7 +81,7 @@ class TestEveryEntry:
             psac.data.load(name)
         assert ENTRIES[name].page in str(caught.value)
         assert "root=FOLDER" in str(caught.value)
-        assert (f"`psac data get {name}`" in str(caught.value)) == (name != "celeba")
+        assert (f"`psac data get {name}`" in str(caught.value)) == (name not in ("celeba", "mrpc"))
 
     def test_in_an_empty_folder_says_what_it_looked_for(self, name, tmp_path):
         with pytest.raises(psac.data.DataNotFound, match=str(tmp_path)):

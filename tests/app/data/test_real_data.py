@@ -54,6 +54,19 @@ def test_movie_reviews_are_balanced_in_both_splits():
     assert records["train"][0]["text"].startswith("I rented I AM CURIOUS-YELLOW")
 
 
+@pytest.mark.parametrize("name", ["minilm", "mpnet"])
+def test_pretrained_weights_give_the_number_of_parameters_that_is_stated(name):
+    from psac.app.text.classifier import build
+    from psac.app.text.pretrained import PRETRAINED, fetch
+
+    calls = []
+    fetch(name, lambda *call: calls.append(call))
+    assert calls
+    model = build(name, classes=2)
+    head = 2 * model.network.config.hidden_size + 2
+    assert sum(p.numel() for p in model.parameters()) - head == PRETRAINED[name].parameters
+
+
 def test_adult_has_its_official_split_and_rates():
     records = {split: psac.data.load("adult", split) for split in ("train", "test")}
     assert {split: len(records[split]) for split in records} == psac.data.info("adult").records

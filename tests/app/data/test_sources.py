@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import sys
 import urllib.request
@@ -9,7 +10,7 @@ import urllib.request
 import pytest
 
 from psac.app.data import sources
-from psac.app.data.sources import Installed, Package, SourceFailed, Web, WebArchive
+from psac.app.data.sources import Installed, Package, Parts, SourceFailed, Web, WebArchive
 from tests.app.data.conftest import Answer
 from tests.app.data.small_files import sha256, tgz, zipped
 
@@ -94,6 +95,32 @@ def test_a_client_that_leaves_nothing_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(sources, "run", silent)
     with pytest.raises(SourceFailed, match="0 files"):
         Package(client="npm", package="made@1.0", members={}).fetch(tmp_path, silent)
+
+
+def test_parts_of_an_archive_are_joined_in_order_and_checked(tmp_path, monkeypatch):
+    whole = zipped({"folder/a": b"alpha", "folder/b": b"beta"})
+    pieces = {"first==1": whole[:40], "second==1": whole[40:]}
+    wheels = {
+        name: zipped({f"part{number}/piece": content})
+        for number, (name, content) in enumerate(pieces.items(), start=1)
+    }
+    monkeypatch.setattr(
+        sources, "run", lambda command, folder: (folder / "w.whl").write_bytes(wheels[command[-1]])
+    )
+    source = Parts(
+        packages={name: sha256(wheel) for name, wheel in wheels.items()},
+        part="part{number}/piece",
+        sha256=sha256(whole),
+        members={"a": "folder/a", "b": "folder/b"},
+    )
+    (tmp_path / "right").mkdir()
+    assert source.fetch(tmp_path / "right", silent) == {"a": b"alpha", "b": b"beta"}
+    assert str(source) == "pip download first==1 to second==1"
+    for wrong in ({"sha256": sha256(b"")}, {"packages": dict.fromkeys(wheels, sha256(b""))}):
+        place = tmp_path / str(len(list(tmp_path.iterdir())))
+        place.mkdir()
+        with pytest.raises(SourceFailed, match="does not have the SHA-256"):
+            dataclasses.replace(source, **wrong).fetch(place, silent)
 
 
 def test_every_client_only_downloads(monkeypatch):

@@ -132,7 +132,8 @@ def test_floats_that_all_differ_are_no_ids():
 def test_text_is_named_as_such():
     notes = [f"patient {k} felt rather {'well' if k % 2 else 'bad'} today" for k in range(60)]
     with pytest.raises(
-        ValueError, match=r'text, which needs a language model\nignore = \["note"\]'
+        ValueError,
+        match=r'text, which needs a language model \(psac train --text\)\nignore = \["note"\]',
     ):
         from_table({"note": notes, "y": ["a", "b"] * 30}, label="y", classes=["a", "b"])
 

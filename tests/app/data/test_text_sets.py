@@ -77,6 +77,24 @@ def test_mnli_has_two_test_sets_and_the_gold_label(tmp_path):
     assert len(load("mnli", "test-mismatched", root=tmp_path)) == 1
 
 
+def test_cola_has_no_header_and_mrpc_and_rte_are_pairs(tmp_path):
+    lines = "gj04\t1\t\tHe ran.\nks08\t0\t*\tHe run.\n"
+    write(tmp_path, {"CoLA/train.tsv": lines, "CoLA/dev.tsv": lines + "cut"})
+    assert list(load("cola", root=tmp_path)) == [
+        {"text": "He ran.", "label": 1},
+        {"text": "He run.", "label": 0},
+    ]
+    with pytest.raises(DataNotFound, match=r"dev\.tsv, line 3 is cut short"):
+        load("cola", "test", root=tmp_path)
+    mrpc = "\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\n1\t2\t3\tHe ran.\tHe moved.\n"
+    rte = "index\tsentence1\tsentence2\tlabel\n0\tHe ran.\tHe sat.\tnot_entailment\n"
+    write(tmp_path, {"MRPC/train.tsv": mrpc, "RTE/train.tsv": rte})
+    assert load("mrpc", root=tmp_path)[0] == {
+        **{"text": "He ran.", "text_pair": "He moved.", "label": 1},
+    }
+    assert load("rte", root=tmp_path)[0]["label"] == 1
+
+
 def test_a_table_without_its_columns_says_which_it_has(tmp_path):
     write(tmp_path, {"train.tsv": "text\tlabel\nfine\t1\n"})
     with pytest.raises(DataNotFound, match="no column sentence; it has text, label"):

@@ -40,6 +40,7 @@ FULL = {
     "learning_rate": 1e-3,
     "weight_decay": 0.1,
     "schedule": "cosine",
+    "precision": "bfloat16",
     "seed": 3,
     "device": "cpu",
 }

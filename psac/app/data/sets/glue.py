@@ -1,4 +1,4 @@
-"""SST-2, QNLI, QQP and MNLI, as the GLUE benchmark gives them: tables of texts with labels.
+"""Tasks of the GLUE benchmark, as it gives them: tables of texts with labels.
 
 A record is {"text", "label"}, and for pairs {"text", "text_pair", "label"}: the names of the
 arguments of a Hugging Face tokenizer.  GLUE keeps the labels of its test sets to itself, so "test"
@@ -28,6 +28,7 @@ class Task:
     label: str
     labels: tuple[str, ...]
     cut_lines: bool = False
+    header: tuple[str, ...] | None = None  # if the table has none
 
 
 TASKS = {
@@ -60,6 +61,25 @@ TASKS = {
         label="gold_label",
         labels=("entailment", "neutral", "contradiction"),
     ),
+    "cola": Task(
+        tables={"train": "train.tsv", "test": "dev.tsv"},
+        texts=("sentence",),
+        label="label",
+        labels=("0", "1"),
+        header=("source", "label", "mark", "sentence"),
+    ),
+    "mrpc": Task(
+        tables={"train": "train.tsv", "test": "dev.tsv"},
+        texts=("#1 String", "#2 String"),
+        label="Quality",
+        labels=("0", "1"),
+    ),
+    "rte": Task(
+        tables={"train": "train.tsv", "test": "dev.tsv"},
+        texts=("sentence1", "sentence2"),
+        label="label",
+        labels=("entailment", "not_entailment"),
+    ),
 }
 
 
@@ -80,7 +100,7 @@ def rows_in(text: str, task: Task, table: str) -> Iterator[list[str]]:
     """The columns that are needed, line by line."""
     # Not splitlines(), which would also cut at characters that occur within the texts.
     lines = [line.removesuffix("\r") for line in text.split("\n")]
-    header = lines[0].split("\t")
+    header = lines.pop(0).split("\t") if task.header is None else list(task.header)
     wanted = (*task.texts, task.label)
     if missing := [column for column in wanted if column not in header]:
         raise DataNotFound(
@@ -88,7 +108,7 @@ def rows_in(text: str, task: Task, table: str) -> Iterator[list[str]]:
             "It should be the table of GLUE."
         )
     places = [header.index(column) for column in wanted]
-    for number, line in enumerate(lines[1:], start=2):
+    for number, line in enumerate(lines, start=2 if task.header is None else 1):
         fields = line.split("\t")
         if len(fields) > max(places):
             yield [fields[place] for place in places]
@@ -98,8 +118,8 @@ def rows_in(text: str, task: Task, table: str) -> Iterator[list[str]]:
 
 def _entry(
     name: str,
-    archive: str,
-    sha256: str,
+    archive: str | None,
+    sha256: str | None = None,
     *,
     folder: str,
     checksums: dict[str, str] | None = None,
@@ -116,7 +136,7 @@ def _entry(
         page="https://gluebenchmark.com/tasks",
         files={table: (checksums or {}).get(table) for table in tables},
         read=read,
-        sources=(source,),
+        sources=(source,) if archive else (),
         folders=(folder,),
         test_is_public=True,
         **facts,
@@ -174,4 +194,50 @@ MNLI = _entry(
     classes=("entailment", "neutral", "contradiction"),
     records={"train": 392_702, "test": 9_815, "test-mismatched": 9_832},
     megabytes=313,
+)
+COLA = _entry(
+    "cola",
+    "CoLA.zip",
+    folder="CoLA",
+    checksums={
+        "train.tsv": "cb368ebeb9f27d7ad03720d27ddc95687a311bdb100781a2fe59a5f5b1bc0624",
+        "dev.tsv": "8c013e21dc39957cac37378d87bebe225b694a0d5fe13eded66c2856628833fd",
+    },
+    title="CoLA: is the sentence grammatical?",
+    licence="none stated",
+    reference="Warstadt, Singh, Bowman 2019, arXiv:1805.12471; Wang et al. 2019, arXiv:1804.07461",
+    classes=("unacceptable", "acceptable"),
+    records={"train": 8_551, "test": 1_043},
+    megabytes=0.4,
+)
+RTE = _entry(
+    "rte",
+    "RTE.zip",
+    folder="RTE",
+    checksums={
+        "train.tsv": "41e3a9b063433392343fad9e962cf2f58b681c78d8f71592f4186f0837246c5c",
+        "dev.tsv": "80230dfa1347282e7b532b06a1004a76a710087541189bf874223ddf0e3819fb",
+    },
+    title="RTE: does the second text follow from the first?",
+    licence="none stated",
+    reference="Dagan et al. 2005 and others; Wang et al. 2019, arXiv:1804.07461",
+    classes=("entailment", "not entailment"),
+    records={"train": 2_490, "test": 277},
+    megabytes=0.7,
+)
+# GLUE publishes MRPC only as the lists of pairs in each split, so it cannot be fetched as one file.
+MRPC = _entry(
+    "mrpc",
+    None,
+    folder="MRPC",
+    checksums={
+        "train.tsv": "f178bcc72ab4c2c1c778b480912e0c8e1dba3ead150dc1d490d70682ab888c1e",
+        "dev.tsv": "9e8f284788040f7c9ecde2e1b3c07237c756f926bd9ef8548ef5d34b56f69f17",
+    },
+    title="MRPC: do two sentences of the news say the same?",
+    licence="Microsoft's terms, for research",
+    reference="Dolan, Brockett 2005, IWP; Wang et al. 2019, arXiv:1804.07461",
+    classes=("different", "equivalent"),
+    records={"train": 3_667, "test": 408},
+    megabytes=1.5,
 )

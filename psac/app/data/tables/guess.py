@@ -32,6 +32,7 @@ FEWEST = 20  # records; in fewer, numbers may differ by chance
 MOST_CATEGORIES = 50
 WORDS_OF_TEXT = 4  # on average
 FAR = 20.0  # times the width of the usual range
+TEXT = "text, which needs a language model (psac train --text)"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -81,7 +82,7 @@ def is_text(cells: Cells) -> bool:
 def _of_words(cells: Cells, counts: np.ndarray) -> Guess:
     distinct = int((counts > 0).sum())
     if is_text(cells) and distinct > MOST_CATEGORIES:
-        return Guess(kind=IGNORED, reason="text, which needs a language model")
+        return Guess(kind=IGNORED, reason=TEXT)
     if differs_in_every_record(cells):
         return Guess(kind=IGNORED, reason="a different value in every record, like an id")
     least = RARE if counts.sum() >= FEWEST * RARE else 1

@@ -17,8 +17,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from paper.table2.rows import COLUMNS, OURS, VALIDATION_FRACTION, Row
-from paper.table2.study import Result, Study
+from paper.tables.row import OURS, Row
+from paper.tables.study import Result, Study
 from psac.app.reporting.statistics import paired, welch
 from psac.app.training.run import write_json
 from psac.checkpoint.saving import write_atomically
@@ -27,29 +27,29 @@ from psac.clipping.rules import AdaptivePSAC
 Entry = dict[str, Any]
 
 
-def write_table(studies: Sequence[Study], folder: Path) -> Path:
+def write_table(studies: Sequence[Study], folder: Path, title: str) -> Path:
     """Writes table.json and table.md, and returns the latter."""
-    found = entries(studies)
+    found = entries(studies, folder.name)
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / "table.json", found)
-    text = TITLE + markdown([study.row for study in studies], found)
+    text = title + markdown([study.row for study in studies], found)
     write_atomically(folder / "table.md", text.encode())
     return folder / "table.md"
 
 
-def entries(studies: Iterable[Study]) -> list[Entry]:
+def entries(studies: Iterable[Study], command: str) -> list[Entry]:
     """The table as JSON: an entry for each row and rule."""
-    return [_entry(study, rule) for study in studies for rule in COLUMNS]
+    return [_entry(study, rule, command) for study in studies for rule in study.row.columns]
 
 
-def _entry(study: Study, rule: str) -> Entry:
+def _entry(study: Study, rule: str, command: str) -> Entry:
     row, results = study.row, study.results_of(rule)
     accuracies = [100 * result["accuracy"] for result in results]
     paper = row.paper.get(rule)
     return {
         "row": row.name,
         "rule": rule,
-        "command": f"python -m paper table2 --row {row.name}",
+        "command": f"python -m paper {command} --row {row.name}",
         "paper": None if paper is None else {"mean": paper.mean, "deviation": paper.deviation},
         "accuracies": accuracies,
         "mean": statistics.fmean(accuracies) if accuracies else None,
@@ -57,7 +57,7 @@ def _entry(study: Study, rule: str) -> Entry:
         "wanted": len(row.seeds),
         "learning_rate": study.rate(rule),
         "validation": _tried(study, rule),
-        "epsilon": max((result["epsilon"] for result in results), default=None),
+        "epsilon": max((e for r in results if (e := r["epsilon"]) is not None), default=None),
         "last_scale": _median(result.get("last_scale") for result in results),
         "constant": _median(result.get("constant_accuracy") for result in results),
         "best_epoch": statistics.fmean(map(_best_epoch, results)) if results else None,
@@ -102,14 +102,6 @@ def _by_seed(study: Study, rule: str) -> dict[int, float]:
 
 
 # Markdown
-TITLE = """## Table 2: image classification
-
-Test accuracy in percent after the last epoch, mean ± standard deviation between seeds. The best one
-is bold. Poisson sampling, add or remove one record, PLD accountant. The runs are seeded, to be
-repeated: on these public data nobody's privacy is at stake. In parentheses: the paper's number for
-the same task and budget, beside a recipe of our own. Written by `python -m paper table2`.
-
-"""
 HEAD = (
     *("rule", "paper", "ours", "seeds", "learning rate"),
     *("minus DP-PSAC", "p (Welch)", "p (paired by seed)"),
@@ -132,10 +124,10 @@ def _block(row: Row, found: list[Entry]) -> str:
         *([f"{row.note[0].upper()}{row.note[1:]}.", ""] if row.note else []),
         _line(HEAD),
         _line(["---"] + ["---:"] * (len(HEAD) - 1)),
-        *(_line(_cells(entry, found, row.own_recipe)) for entry in found),
+        *(_line(_cells(entry, found, row)) for entry in found),
         "",
         *_constant(found),
-        *_scales(found),
+        *_scales(row, found),
         *_tuning(row, found),
     ]
     return "\n".join(lines)
@@ -147,10 +139,10 @@ def _constant(found: list[Entry]) -> list[str]:
     return [] if share is None else [f"The same answer to all records: {100 * share:.2f}.\n"]
 
 
-def _scales(found: list[Entry]) -> list[str]:
+def _scales(row: Row, found: list[Entry]) -> list[str]:
     """Where the scales that rules learned were at the end."""
     return [
-        f"The scale that {COLUMNS[entry['rule']].title} learns began at "
+        f"The scale that {row.columns[entry['rule']].title} learns began at "
         f"{AdaptivePSAC.initial_scale:g} and was "
         f"{entry['last_scale']:.2g} at the end (median of seeds).\n"
         for entry in found
@@ -158,13 +150,13 @@ def _scales(found: list[Entry]) -> list[str]:
     ]
 
 
-def _cells(entry: Entry, found: list[Entry], own_recipe: bool) -> list[str]:
+def _cells(entry: Entry, found: list[Entry], row: Row) -> list[str]:
     best = max((other["mean"] for other in found if other["mean"] is not None), default=None)
     ours, paper, test = percent(entry), entry["paper"], entry["test"]
     rate = entry["learning_rate"]
     return [
-        COLUMNS[entry["rule"]].title,
-        "" if paper is None else quoted_percent(paper, own_recipe),
+        row.columns[entry["rule"]].title,
+        "" if paper is None else quoted_percent(paper, row.own_recipe),
         f"**{ours}**" if entry["mean"] is not None and entry["mean"] == best else ours,
         f"{len(entry['accuracies'])} of {entry['wanted']}",
         "" if rate is None else f"{rate:g}",
@@ -198,8 +190,9 @@ def _tuning(row: Row, found: list[Entry]) -> list[str]:
     """What each learning rate gave on held-out records, the chosen one bold."""
     head = [f"{rate:g}" for rate in row.learning_rates]
     lines = [
-        f"Learning rates, the same for every rule, by the accuracy on {VALIDATION_FRACTION:.0%} of "
-        "the training records, which were held out for it, with a seed that is not reported:",
+        "Learning rates, the same for every rule, by the accuracy on "
+        f"{row.validation_fraction:.0%} of the training records, which were held out for it, with "
+        "a seed that is not reported:",
         "",
         _line(["rule", *head]),
         _line(["---"] + ["---:"] * len(head)),
@@ -210,21 +203,24 @@ def _tuning(row: Row, found: list[Entry]) -> list[str]:
         if chosen is not None:
             place = head.index(f"{chosen:g}")
             cells[place] = f"**{cells[place]}**"
-        lines.append(_line([COLUMNS[entry["rule"]].title, *cells]))
+        lines.append(_line([row.columns[entry["rule"]].title, *cells]))
     return [*lines, *_at_the_edge(row, found)]
 
 
 def _at_the_edge(row: Row, found: list[Entry]) -> list[str]:
     """Which rules might do better at a learning rate that was not tried."""
     edges = (row.learning_rates[0], row.learning_rates[-1])
-    rules = [COLUMNS[e["rule"]].title for e in found if e["learning_rate"] in edges]
+    rules = [row.columns[e["rule"]].title for e in found if e["learning_rate"] in edges]
     return ["", f"Best at the edge of the grid: {', '.join(rules)}."] if rules else []
 
 
 def _absent(row: Row) -> str:
-    paper = "; ".join(f"{COLUMNS[rule].title} {value.mean:.2f} ± {value.deviation:.2f}"
-                      for rule, value in row.paper.items())  # fmt: skip
-    return f"- {row.title}, {row.network}, {row.budget}: {row.note}. The paper has {paper}."
+    values = [
+        f"{row.columns[rule].title} {percent({'mean': value.mean, 'deviation': value.deviation})}"
+        for rule, value in row.paper.items()
+    ]
+    paper = f" The paper has {'; '.join(values)}." if values else ""
+    return f"- {row.title}, {row.network}, {row.budget}: {row.note}.{paper}"
 
 
 def _line(cells: Iterable[str]) -> str:

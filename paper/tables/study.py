@@ -1,4 +1,4 @@
-"""The runs behind Table 2: learning rates are tuned, then the reported seeds are trained.
+"""The runs behind a table: learning rates are tuned, then the reported seeds are trained.
 
 Guarantees:
 
@@ -13,15 +13,16 @@ Guarantees:
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 from paper.result_files import name_of, read_result, write_result
-from paper.table2.rows import COLUMNS, TABLE2, Row
+from paper.tables.row import Row
 from psac.app.training import Job, Outcome, Recipe, Run, train_many
 from psac.app.training.many import Watch
+from psac.checks import unknown
 
 Result = dict[str, Any]
 
@@ -34,17 +35,33 @@ class Study:
     results: Path
     runs: Path
 
-    def on(self, data_root: Path | None) -> Study:
-        """With the files of its data in this folder."""
-        if data_root is None:
-            return self
-        settings = {**self.row.settings, "data_root": str(data_root)}
+    def on(self, data_root: Path | None, weights: Path | None = None) -> Study:
+        """With the files of its data and of its model in these folders."""
+        settings = dict(self.row.settings)
+        if data_root is not None:
+            settings["data_root"] = str(data_root)
+        if weights is not None:
+            settings["model_settings"] = {
+                **settings.get("model_settings", {}),
+                "weights": str(weights),
+            }
         return dataclasses.replace(self, row=dataclasses.replace(self.row, settings=settings))
 
+    def only(self, rules: Iterable[str]) -> Study:
+        """With some of its columns."""
+        for rule in rules:
+            if rule not in self.row.columns:
+                raise ValueError(unknown("rule", rule, self.row.columns))
+        columns = {rule: self.row.columns[rule] for rule in rules}
+        return dataclasses.replace(self, row=dataclasses.replace(self.row, columns=columns))
+
     def result(self, recipe: Recipe) -> Result | None:
-        return read_result(self.results / f"{name_of(recipe)}.json", recipe)
+        return read_result(self.results / f"{file_of(recipe)}.json", recipe)
 
     # What is asked for
+    def any_recipe(self) -> Recipe:
+        return self.tuning(next(iter(self.row.columns)))[0]
+
     def tuning(self, rule: str) -> list[Recipe]:
         return [self.row.tuning_recipe(rule, rate) for rate in self.row.learning_rates]
 
@@ -76,24 +93,27 @@ class Study:
         """What is missing, in the order in which it must be trained: the second needs the first."""
         for title, recipes in (("tuning", self.tuning), ("reported", self.reported)):
             # All rules with the first seed, then with the second: half a table is a fair one.
-            together = zip_longest(*(recipes(rule) for rule in COLUMNS))
+            together = zip_longest(*(recipes(rule) for rule in self.row.columns))
             wanted = [recipe for some in together for recipe in some if recipe is not None]
             missing = [recipe for recipe in wanted if self.result(recipe) is None]
-            yield title, [Job(recipe, self.runs / name_of(recipe)) for recipe in missing]
+            yield title, [Job(recipe, self.runs / file_of(recipe)) for recipe in missing]
 
     def train(self, jobs: Sequence[Job], *, processes: int, watch: Watch) -> list[Outcome]:
         """Trains the jobs of a stage, and keeps the result of each as soon as it is there."""
 
         def kept(job: Job, line: dict[str, Any]) -> None:
             if line["kind"] in ("end", "already_finished"):
-                write_result(Run(job.folder), self.results / f"{name_of(job.recipe)}.json")
+                write_result(Run(job.folder), self.results / f"{file_of(job.recipe)}.json")
             watch(job, line)
 
         return train_many(jobs, processes=processes, watch=kept)
 
 
-def studies(results: Path, runs: Path) -> list[Study]:
-    """All rows of Table 2, those included that are not run here."""
-    return [
-        Study(row=row, results=results / name, runs=runs / name) for name, row in TABLE2.items()
-    ]
+def file_of(recipe: Recipe) -> str:
+    """Unique among the runs of a row, the one without noise included."""
+    return f"{'' if recipe.noise_multiplier != 0 else 'open-'}{name_of(recipe)}"
+
+
+def studies(rows: Mapping[str, Row], results: Path, runs: Path) -> list[Study]:
+    """All rows of a table, those included that are not run here."""
+    return [Study(row=row, results=results / name, runs=runs / name) for name, row in rows.items()]
