@@ -80,6 +80,8 @@ FUNCTIONS: dict[Rule, tuple[Any, ...]] = {
     values.where: (torch.where,),
     values.one_hot: (torch.nn.functional.one_hot,),
     writing.select_scatter: (torch.select_scatter, Tensor.select_scatter),
+    writing.scatter_: (Tensor.scatter_,),
+    writing.masked_fill: (torch.masked_fill, Tensor.masked_fill),
     values.pack: (FUNCTIONS_OF_TORCH._pack_padded_sequence,),
     **{
         values.decided(function): (function,)

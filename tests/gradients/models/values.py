@@ -85,6 +85,11 @@ def smooth() -> nn.Module:
 
 
 by_values("row_that_is_replaced", lambda out, k: torch.select_scatter(out * k[:, :3], out[0], 0, 0))
+by_values("numbers_scattered", lambda out, k: out.clone().scatter_(1, k[:, :2], 1.0) * out)
+by_values("rows_scattered", lambda out, k: torch.zeros(1, 3).scatter_(1, k[:, :1], out[:, :1].exp()))
+by_values("filled_by_a_tensor", lambda out, k: torch.masked_fill(out, k[:, :3] > 1, out.mean()))
+by_values("filled_by_a_number", lambda out, k: out.masked_fill(k[:, :3] > 1, 0.5))
+by_values("filled_by_a_constant", lambda out, k: out.masked_fill(k[:, :3] > 1, torch.tensor(-1.0)))
 by_values("column_that_is_replaced", lambda out, k: out.select_scatter(out[:, 0], 1, -1))
 
 
