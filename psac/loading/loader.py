@@ -100,28 +100,50 @@ class Loader:
         return len(self._private.plan.steps_of_epoch_with(self._private.steps_taken))
 
     def __iter__(self) -> Iterator[Any]:
+        for batches in self.steps():
+            yield from batches
+
+    def steps(self) -> Iterator[Iterator[Any]]:
+        """The same pass by logical steps: each gives its physical batches, and must be used up.
+
+        An empty draw gives none, and has been released when its step is used up.  So what counts
+        logical steps, such as a schedule of learning rates, misses none:
+
+            for batches in private.loader.steps():
+                for batch in batches:
+                    private.step(loss, batch)
+                scheduler.step()
+        """
         private, self._pass = self._private, self._pass + 1
         own_pass, steps = self._pass, self._steps_to_go()
         private.start_pass()
         self._ahead, self._left = copy.copy(self._sampler), steps
         self._drawn.clear()
         self._indices.clear()
-        batches = iter(self._reseeded())
+        fetched = iter(self._reseeded())
         for _ in range(steps):
+            self._check(own_pass)
             if not self._drawn:
                 self._draw()
-            sizes, after = self._drawn.popleft()
-            for k in range(len(sizes)):
-                parts = self._parts(next(batches))
-                self._next = after
-                for j, (batch, probe) in enumerate(parts):
-                    last = k == len(sizes) - 1 and j == len(parts) - 1
-                    self._hand_out(batch, last=last, probe=probe)
-                    yield batch
-                    self._check(own_pass)
-            if not sizes:
-                self._next = after
-                private.release()
+            batches = self._step(fetched, *self._drawn.popleft(), own_pass)
+            yield batches
+            for _ in batches:  # the draw counts, whether its batches were asked for or not
+                private.refuse_left_out()
+
+    def _step(
+        self, fetched: Iterator[Any], sizes: list[int], after: Sampler, own_pass: int
+    ) -> Iterator[Any]:
+        for k in range(len(sizes)):
+            parts = self._parts(next(fetched))
+            self._next = after
+            for j, (batch, probe) in enumerate(parts):
+                last = k == len(sizes) - 1 and j == len(parts) - 1
+                self._hand_out(batch, last=last, probe=probe)
+                yield batch
+                self._check(own_pass)
+        if not sizes:
+            self._next = after
+            self._private.release()
 
     def _parts(self, collated: Any) -> list[tuple[Any, Probe | None]]:
         """Batches with their probes: one, or one for each of the public lengths."""
