@@ -36,7 +36,7 @@ from torch import Tensor, nn
 from psac.accounting import Ledger
 from psac.checks import positive
 from psac.clipping.rules import AdaptivePSAC, ClippingRule
-from psac.errors import PrivacyError
+from psac.errors import PrivacyError, warn
 from psac.gradients import ClippedSum, Evaluator, Sensitive, trees
 from psac.gradients.isolation.generators import own_draws_of_torch, own_generators, own_numbers
 from psac.gradients.isolation.probe import Probe
@@ -110,6 +110,7 @@ class Private:
         self._has_failed = self._closed = False
         self._is_due = False  # a logical batch is in the sums, and must be released before the next
         self._state: State | None = None  # before the first of several physical batches
+        self._has_told_of_unreached = False
         self._seed: int | None = None  # of numpy's and Python's numbers in this logical step
         self.guard.attach(self)
         self.account.announce_earlier_runs(type(model).__name__)
@@ -157,6 +158,7 @@ class Private:
             self.sensitive = self._sums.add(loss, batch, batched=batched)
         self._complete(batched)
         if handed.is_last:
+            self._tell_of_unreached()
             self.release()
             self._probe.leave(loss, batch)
             self._state = None
@@ -225,6 +227,22 @@ class Private:
         self._has_failed, self._handed = False, None
         if self._scale:
             self._scale.count(self.sensitive.norms)
+
+    def _tell_of_unreached(self) -> None:
+        """After the first batch, names the parameters that would learn nothing but noise."""
+        if self._has_told_of_unreached:
+            return
+        self._has_told_of_unreached = True
+        names = self._sums.unreached()
+        if names:
+            some = f"{', '.join(names[:5])}{', ...' if len(names) > 5 else ''}"
+            warn(
+                f"the loss depends on {len(self.parameters) - len(names)} of "
+                f"{len(self.parameters)} trainable parameters in the first step. Noise alone would "
+                f"move the others: {some}. Is an adapter left out, or an output detached? Freeze "
+                "what is not to be trained by requires_grad_(False) before make_private.",
+                UserWarning,
+            )
 
     def _awaited(self) -> Handed:
         self.refuse_closed()
