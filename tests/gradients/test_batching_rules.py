@@ -303,7 +303,7 @@ def test_what_experts_and_masks_write_is_no_loop_over_records() -> None:
     def loss(model: nn.Module, x: Tensor, k: Tensor) -> Tensor:
         chosen = torch.zeros(1, 3).scatter_(1, k, 1).scatter_(1, k, 2 * model(x)[:, :1])
         filled = torch.masked_fill(model(x), chosen > 0, torch.tensor(float("-inf")))
-        return filled.softmax(-1).square().sum() + chosen.sum()
+        return filled.softmax(-1).square().sum() + chosen.sum() * k.clone().clamp_(0, 1).sum()
 
     batch = torch.randn(6, 4), torch.randint(3, (6, 1))
     loops, evaluation = loops_of(Evaluator(model), loss, batch)

@@ -73,6 +73,7 @@ FUNCTIONS: dict[Rule, tuple[Any, ...]] = {
     values.as_bool: (Tensor.__bool__, torch.is_nonzero, Tensor.is_nonzero),
     values.as_int: (Tensor.__int__, Tensor.__index__),
     values.as_float: (Tensor.__float__,),
+    values.arange: (torch.arange,),
     values.tolist: (Tensor.tolist,),
     values.masked_select: (torch.masked_select, Tensor.masked_select),
     values.getitem: (Tensor.__getitem__,),
@@ -81,6 +82,7 @@ FUNCTIONS: dict[Rule, tuple[Any, ...]] = {
     values.one_hot: (torch.nn.functional.one_hot,),
     writing.select_scatter: (torch.select_scatter, Tensor.select_scatter),
     writing.scatter_: (Tensor.scatter_,),
+    writing.clamp_: (Tensor.clamp_,),
     writing.masked_fill: (torch.masked_fill, Tensor.masked_fill),
     values.pack: (FUNCTIONS_OF_TORCH._pack_padded_sequence,),
     **{

@@ -10,6 +10,7 @@ at a time.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -75,6 +76,17 @@ def as_float(rec: Recorder, tensor: Tensor) -> Any:
 
 def converted(kind: Callable[[Any], Any], value: Any) -> Any:
     return value if value is NotImplemented else kind(value)
+
+
+def arange(rec: Recorder, *ends: Any, **settings: Any) -> Any:
+    """Of ends that are tensors: whole numbers of the record."""
+    numbers = [
+        value_of(rec, end) if isinstance(end, Tensor) and any(are_records(end)) else end
+        for end in ends
+    ]
+    if all(map(operator.is_, numbers, ends)) or any(number is NotImplemented for number in numbers):
+        return NotImplemented
+    return torch.arange(*numbers, **settings)
 
 
 def tolist(rec: Recorder, tensor: Tensor) -> Any:

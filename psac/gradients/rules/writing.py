@@ -80,6 +80,14 @@ def scatter_(rec: Recorder, input: Tensor, dim: int, index: Tensor, src: Any, **
         return input.copy_(torch.scatter(input, dim, index, src))
 
 
+def clamp_(rec: Recorder, input: Tensor, *bounds: Any, **named: Any) -> Any:
+    """Of whole numbers: torch would call it record by record."""
+    if input.is_floating_point() or not any(are_records(input)):
+        return NotImplemented
+    with rec:
+        return input.copy_(torch.clamp(input, *bounds, **named))
+
+
 def masked_fill(rec: Recorder, input: Tensor, mask: Tensor, value: Any) -> Any:
     """With a tensor as the value, too."""
     if not isinstance(value, Tensor) or not any(are_records(input, mask, value)):
