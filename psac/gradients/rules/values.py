@@ -10,7 +10,6 @@ at a time.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -78,15 +77,30 @@ def converted(kind: Callable[[Any], Any], value: Any) -> Any:
     return value if value is NotImplemented else kind(value)
 
 
-def arange(rec: Recorder, *ends: Any, **settings: Any) -> Any:
-    """Of ends that are tensors: whole numbers of the record."""
-    numbers = [
-        value_of(rec, end) if isinstance(end, Tensor) and any(are_records(end)) else end
-        for end in ends
-    ]
-    if all(map(operator.is_, numbers, ends)) or any(number is NotImplemented for number in numbers):
-        return NotImplemented
-    return torch.arange(*numbers, **settings)
+def sized(function: Callable[..., Any], first: int = 0) -> Callable[..., Any]:
+    """For functions with sizes or ends, from argument `first` on, that are numbers of a record."""
+
+    def rule(rec: Recorder, *args: Any, **settings: Any) -> Any:
+        if not any(is_number(part) for arg in args[first:] for part in parts_of(arg)):
+            return NotImplemented
+        numbers = []
+        for arg in args[first:]:
+            values = [value_of(rec, part) if is_number(part) else part for part in parts_of(arg)]
+            if any(value is NotImplemented for value in values):
+                return NotImplemented
+            numbers.append(values if isinstance(arg, (list, tuple)) else values[0])
+        with rec:
+            return function(*args[:first], *numbers, **settings)
+
+    return rule
+
+
+def is_number(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.dim() == 0 and any(are_records(value))
+
+
+def parts_of(value: Any) -> tuple[Any, ...]:
+    return tuple(value) if isinstance(value, (list, tuple)) else (value,)
 
 
 def tolist(rec: Recorder, tensor: Tensor) -> Any:

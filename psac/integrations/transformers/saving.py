@@ -22,6 +22,7 @@ from psac.checkpoint.saving import CheckpointError, charge_lost_steps, write_dow
 from psac.private import Private
 
 NAME = "psac.json"
+PART = 2**22  # bytes
 ENDINGS = (".safetensors", "model.bin")  # of weights and adapters, not of optimizers
 
 
@@ -54,8 +55,8 @@ def load(folder: str | Path, private: Private) -> None:
         raise CheckpointError(f"{path} is damaged ({error}). Restore it from a copy.") from error
     if weights != digests(path.parent):
         raise CheckpointError(
-            f"the weights in {path.parent} are not those that {NAME} was written for, so its ledger "
-            "may be behind them. Restore the whole folder from a copy."
+            f"the weights in {path.parent} are not those that {NAME} was written for, so its "
+            "ledger may be behind them. Restore the whole folder from a copy."
         )
     journal, record = spent_beside(path, run), spent_on_record(run)
     private.load_state_dict(state)
@@ -67,6 +68,9 @@ def digests(folder: Path) -> dict[str, str]:
     """SHA-256 of the files with weights, by name."""
     found = {}
     for path in sorted(p for ending in ENDINGS for p in folder.rglob(f"*{ending}")):
+        digest = hashlib.sha256()
         with path.open("rb") as file:
-            found[str(path.relative_to(folder))] = hashlib.file_digest(file, "sha256").hexdigest()
+            while part := file.read(PART):
+                digest.update(part)
+        found[str(path.relative_to(folder))] = digest.hexdigest()
     return found

@@ -11,9 +11,9 @@ begins.  What becomes of the settings of a Trainer:
 - `per_device_train_batch_size * gradient_accumulation_steps` is the EXPECTED batch size; the first
   factor is the largest physical batch, which is memory only.
 - Updates are as many as in a Trainer: `max_steps`, or `num_train_epochs` of as many as the data
-  set has batches (`dataloader_drop_last` decides about the last).  All are priced, and the noise is
-  calibrated to them.  Schedules of learning rates count them; empty draws count.
-- Records are drawn by Poisson sampling; `data_collator`, workers and the choice of columns are kept.
+  set has batches (`dataloader_drop_last` decides about the last).  All are priced, and the noise
+  is calibrated to them.  Schedules of learning rates count them, and empty draws count.
+- Records are drawn by Poisson sampling; `data_collator`, workers and choice of columns are kept.
 - The loss of a record is `compute_loss` on that record alone: a mean over its own tokens.  A sum
   over all tokens of the batch divided by their number, as in Trainer, would not be private.
 - Logs hold epsilon, and neither losses nor gradient norms nor counts of private records.
@@ -30,7 +30,7 @@ from __future__ import annotations
 import copy
 import functools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -145,10 +145,11 @@ class PrivateTrainer(Trainer):
 
     def _private_run(self, usual: DataLoader, num_steps: int) -> Private:
         optimizer, privacy = plain(self.create_optimizer()), self.privacy
+        model: Any = self.model
         self.optimizer = Stepped(optimizer)
         settings = {name: getattr(usual, name) for name in LOADER_SETTINGS if name != "generator"}
         private = make_private(
-            self.model,
+            model,
             optimizer,
             DataLoader(usual.dataset, **settings),
             batch_size=self._train_batch_size,
