@@ -15,7 +15,7 @@ LINES = (
         "AlbertForSequenceClassification DistilBertForSequenceClassification "
         "ElectraForSequenceClassification DebertaV2ForSequenceClassification "
         "ModernBertForSequenceClassification MPNetForSequenceClassification "
-        "XLMRobertaForSequenceClassification LongformerForSequenceClassification "
+        "XLMRobertaForSequenceClassification "
         "BigBirdForSequenceClassification NystromformerForSequenceClassification "
         "MobileBertForSequenceClassification "
         "ConvBertForSequenceClassification RoFormerForSequenceClassification "
@@ -25,14 +25,15 @@ LINES = (
         "IBertForSequenceClassification NomicBertForSequenceClassification "
         "EuroBertForSequenceClassification GteForSequenceClassification",
     ),
+    line(CLASS, class_of_text, "LongformerForSequenceClassification", attention_window=8),
     line(CLASS, class_of_text, "SqueezeBertForSequenceClassification", embedding_size=32),
     line(CLASS, class_of_text, "FunnelForSequenceClassification", block_sizes=[1, 1], d_head=8),
     line(CLASS, class_of_text, "PerceiverForSequenceClassification", num_latents=8, d_latents=32,
          num_cross_attention_heads=2, num_self_attends_per_block=1),
     line(CLASS, whole_texts, "FNetForSequenceClassification"),
     line(CLASS, class_of_text, "ReformerForSequenceClassification", attention_head_size=8,
-         axial_pos_shape=[4, 4], axial_pos_embds_dim=[16, 16], num_buckets=4, lsh_attn_chunk_length=4,
-         local_attn_chunk_length=4, feed_forward_size=48),
+         axial_pos_shape=[4, 4], axial_pos_embds_dim=[16, 16], num_buckets=4,
+         lsh_attn_chunk_length=4, local_attn_chunk_length=4, feed_forward_size=48),
     *lines(
         SPAN,
         span_of_text,

@@ -30,7 +30,8 @@ LINES = (
          **MAMBA, mamba_n_groups=1),
     line(NEXT, next_words, "ZambaForCausalLM", num_hidden_layers=6, mamba_d_state=8,
          n_mamba_heads=2, use_mamba_kernels=False,
-         layer_types=["mamba", "hybrid", "mamba", "mamba", "hybrid", "mamba"], num_key_value_heads=4,
+         layer_types=["mamba", "hybrid", "mamba", "mamba", "hybrid", "mamba"],
+         num_key_value_heads=4,
          attention_hidden_size=64, attention_head_dim=16),
     line(NEXT, next_words, "Zamba2ForCausalLM", num_hidden_layers=3, mamba_d_state=8,
          n_mamba_heads=4, mamba_headdim=16, chunk_size=8, mamba_ngroups=1,
@@ -45,5 +46,6 @@ LINES = (
     line(NEXT, next_words, "MiniMaxForCausalLM"),
     line(NEXT, next_words, "Lfm2ForCausalLM"),
     line(NEXT, whole_language, "xLSTMForCausalLM", chunk_size=8, num_blocks=2, num_heads=4,
-         mode="train", return_last_states=False, use_cache=False, qk_dim_factor=1.0, v_dim_factor=1.0),
+         mode="train", return_last_states=True, use_cache=False, qk_dim_factor=1.0,
+         v_dim_factor=1.0),
 )  # fmt: skip
