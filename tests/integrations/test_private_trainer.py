@@ -44,8 +44,14 @@ def trainer(folder: Path, *, privacy: Any = USUAL, **others: Any) -> PrivateTrai
 
 @pytest.mark.parametrize("bf16", [False, True])
 def test_without_noise_it_is_trainer_step_by_step(tmp_path: Path, bf16: bool) -> None:
-    """Every record is drawn in every step, as a whole batch: 5 updates with AdamW and a schedule."""
-    common = {"num_train_epochs": 5, "logging_steps": 1, "bf16": bf16, "weight_decay": 0.1, "warmup_steps": 2}
+    """Each of 5 updates has all records, with AdamW and a schedule."""
+    common = {
+        "num_train_epochs": 5,
+        "logging_steps": 1,
+        "bf16": bf16,
+        "weight_decay": 0.1,
+        "warmup_steps": 2,
+    }
     one_batch = {"per_device_train_batch_size": RECORDS, "gradient_accumulation_steps": 1}
     args = settings(tmp_path, max_grad_norm=0, **common, **one_batch)
     plain = transformers.Trainer(classifier(), args, collate, texts())
@@ -63,7 +69,9 @@ def test_without_noise_it_is_trainer_step_by_step(tmp_path: Path, bf16: bool) ->
     moved = (weights(plain.model) - start).norm()
     assert (weights(private.model) - weights(plain.model)).norm() < accuracy * moved
     for name in ("loss", "learning_rate", "epoch", "step"):
-        ours, theirs = ([log.get(name) for log in t.state.log_history[:5]] for t in (private, plain))
+        ours, theirs = (
+            [log.get(name) for log in t.state.log_history[:5]] for t in (private, plain)
+        )
         assert ours == pytest.approx(theirs, rel=1e-2 if bf16 else 1e-5)
     assert result.global_step == 5
     assert private.private is not None
@@ -78,7 +86,10 @@ def test_without_noise_it_is_trainer_step_by_step(tmp_path: Path, bf16: bool) ->
         ({"max_steps": 4}, 4),
         ({"max_steps": 4, "num_train_epochs": 30}, 4),
         ({"per_device_train_batch_size": 5, "num_train_epochs": 2}, 6),
-        ({"per_device_train_batch_size": 5, "num_train_epochs": 2, "dataloader_drop_last": True}, 4),
+        (
+            {"per_device_train_batch_size": 5, "num_train_epochs": 2, "dataloader_drop_last": True},
+            4,
+        ),
     ],
 )
 def test_every_update_is_priced_and_no_more(
@@ -109,7 +120,11 @@ def test_an_empty_draw_is_an_update_like_others(
         return numbers
 
     monkeypatch.setattr(psac.sampling.Sampler, "draw", some)
-    run = trainer(tmp_path, args=settings(tmp_path, logging_steps=1), privacy=PrivacyArguments(noise_multiplier=1.0))
+    run = trainer(
+        tmp_path,
+        args=settings(tmp_path, logging_steps=1),
+        privacy=PrivacyArguments(noise_multiplier=1.0),
+    )
     run.train()
     assert run.private is not None
     assert run.state.global_step == run.private.ledger.steps == 9
@@ -219,7 +234,7 @@ def test_label_smoothing_and_noise_on_embeddings_stay(tmp_path: Path) -> None:
 
 def test_gradient_checkpointing_and_public_lengths(tmp_path: Path) -> None:
     args = settings(tmp_path, gradient_checkpointing=True, max_steps=3)
-    privacy = PrivacyArguments(noise_multiplier=1.0, delta=1e-3, lengths=(6, 12))
+    privacy = PrivacyArguments(noise_multiplier=1.0, lengths=(6, 12))
     with warnings.catch_warnings():
         warnings.simplefilter("error", psac.SlowPathWarning)
         run = trainer(tmp_path, args=args, privacy=privacy)

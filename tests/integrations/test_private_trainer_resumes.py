@@ -18,7 +18,7 @@ transformers = pytest.importorskip("transformers")
 from psac.integrations.transformers import PrivacyArguments, PrivateTrainer  # noqa: E402
 from tests.integrations.small import classifier, collate, settings, texts, weights  # noqa: E402
 
-USUAL = PrivacyArguments(noise_multiplier=1.0, delta=1e-3)
+USUAL = PrivacyArguments(noise_multiplier=1.0)
 
 
 class Killed(Exception):
@@ -58,7 +58,7 @@ def stopped(folder: Path, at: int, **others: Any) -> Any:
 @pytest.mark.parametrize("at", [3, 4, 5, 7])
 def test_a_seeded_run_goes_on_bit_by_bit(tmp_path: Path, at: int) -> None:
     """In the middle of an epoch of three steps, at its end, and after a save."""
-    privacy = PrivacyArguments(noise_multiplier=1.0, delta=1e-3, seed=3)
+    privacy = PrivacyArguments(noise_multiplier=1.0, seed=3)
     whole = trainer(tmp_path / "whole", privacy)
     whole.train()
     stopped(tmp_path / "part", at, privacy=privacy)
