@@ -55,7 +55,7 @@ def key_of(name: str, header: records.Record) -> str:
     """Changes with psac, machine, settings, and the line of the architecture."""
     shared = records.source_digest([FOLDER / "records.py", FOLDER / "sizes.py"])
     line = ARCHITECTURES[name]
-    text = f"{header['key']} {name} {line.task} {line.settings} {shared}"
+    text = f"{header['key']} {name} {line.task} {line.settings} {line.lengths} {shared}"
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -83,7 +83,7 @@ def measure(architecture: Architecture, *, seconds: float, seed: int = 0) -> Row
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            row |= trained(model, data)
+            row |= trained(model, data, architecture.lengths)
             row |= judged(model, collate(data[:BATCH]))
         except Exception as error:  # noqa: BLE001 - whatever psac raises is its result
             return row | {"way": "refused", "reason": records.error_text(error)}
@@ -95,12 +95,12 @@ def own_loss(model: nn.Module, **batch: Tensor) -> Tensor:
     return model(**batch).loss
 
 
-def trained(model: nn.Module, data: list[Record]) -> Row:
+def trained(model: nn.Module, data: list[Record], lengths: tuple[int, ...] | None = None) -> Row:
     """How it went: the way of its losses, the number of steps."""
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     loader = DataLoader(data, collate_fn=collate)  # type: ignore[arg-type]
     settings: dict[str, Any] = {"batch_size": EXPECTED, "steps": STEPS, "noise_multiplier": 1.0}
-    with make_private(model, optimizer, loader, **settings) as private:
+    with make_private(model, optimizer, loader, lengths=lengths, **settings) as private:
         for batch in passes(private):
             private.step(own_loss, batch)
         reason = next(iter(private.evaluator.reasons.values()), "")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .records import class_of_text, next_words, span_of_text, tags_of_words, whole_texts
+from .records import LONGEST, class_of_text, next_words, span_of_text, tags_of_words, whole_texts
 from .sizes import line, lines
 
 CLASS, SPAN, TAGS, WORDS = "classes", "questions", "tags", "masked words"
@@ -17,11 +17,10 @@ LINES = (
         "ModernBertForSequenceClassification MPNetForSequenceClassification "
         "XLMRobertaForSequenceClassification "
         "BigBirdForSequenceClassification NystromformerForSequenceClassification "
-        "MobileBertForSequenceClassification "
-        "ConvBertForSequenceClassification RoFormerForSequenceClassification "
+        "MobileBertForSequenceClassification ConvBertForSequenceClassification "
+        "RoFormerForSequenceClassification YosoForSequenceClassification "
         "CanineForSequenceClassification XLMForSequenceClassification "
-        "FlaubertForSequenceClassification XLNetForSequenceClassification "
-        "YosoForSequenceClassification MegatronBertForSequenceClassification "
+        "FlaubertForSequenceClassification MegatronBertForSequenceClassification "
         "IBertForSequenceClassification NomicBertForSequenceClassification "
         "EuroBertForSequenceClassification GteForSequenceClassification",
     ),
@@ -31,8 +30,9 @@ LINES = (
     line(CLASS, class_of_text, "PerceiverForSequenceClassification", num_latents=8, d_latents=32,
          num_cross_attention_heads=2, num_self_attends_per_block=1),
     line(CLASS, whole_texts, "FNetForSequenceClassification"),
-    line(CLASS, class_of_text, "ReformerForSequenceClassification", attention_head_size=8,
-         axial_pos_shape=[4, 4], axial_pos_embds_dim=[16, 16], num_buckets=4,
+    line(CLASS, class_of_text, "XLNetForSequenceClassification", lengths=(LONGEST,)),
+    line(CLASS, class_of_text, "ReformerForSequenceClassification", lengths=(LONGEST,),
+         attention_head_size=8, axial_pos_shape=[4, 4], axial_pos_embds_dim=[16, 16], num_buckets=4,
          lsh_attn_chunk_length=4, local_attn_chunk_length=4, feed_forward_size=48),
     *lines(
         SPAN,
@@ -40,6 +40,7 @@ LINES = (
         "BertForQuestionAnswering RobertaForQuestionAnswering DistilBertForQuestionAnswering "
         "ElectraForQuestionAnswering DebertaV2ForQuestionAnswering SplinterForQuestionAnswering "
         "LlamaForQuestionAnswering",
+        lengths=(LONGEST,),
     ),
     *lines(TAGS, tags_of_words, "BertForTokenClassification DebertaV2ForTokenClassification "
            "ModernBertForTokenClassification"),

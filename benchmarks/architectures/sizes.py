@@ -37,13 +37,13 @@ SMALL: dict[str, Any] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Architecture:
-    """One line: a class, its records, its settings, and what they are called in the table."""
+    """One line: a class, its task, its records, and its settings."""
 
     name: str
     task: str
     records: Callable[[], list[Record]]
     settings: dict[str, Any] = field(default_factory=dict)
-    title: str = ""
+    lengths: tuple[int, ...] | None = None  # public, for a loss that changes with padding
 
     @property
     def kind(self) -> str:
@@ -82,17 +82,18 @@ def names_of(config: Any) -> set[str]:
     return fields | set(config.attribute_map)
 
 
+def line(
+    task: str,
+    records: Callable[[], list[Record]],
+    name: str,
+    lengths: tuple[int, ...] | None = None,
+    **settings: Any,
+) -> Architecture:
+    return Architecture(name=name, task=task, records=records, settings=settings, lengths=lengths)
+
+
 def lines(
     task: str, records: Callable[[], list[Record]], names: str, **settings: Any
 ) -> list[Architecture]:
     """Several classes with the same records and settings."""
-    return [
-        Architecture(name=name, task=task, records=records, settings=settings)
-        for name in names.split()
-    ]
-
-
-def line(
-    task: str, records: Callable[[], list[Record]], name: str, title: str = "", **settings: Any
-) -> Architecture:
-    return Architecture(name=name, task=task, records=records, settings=settings, title=title)
+    return [line(task, records, name, **settings) for name in names.split()]
