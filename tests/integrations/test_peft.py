@@ -116,7 +116,7 @@ def test_an_adapter_is_saved_loaded_and_merged_as_usual(tmp_path: Path, name: st
     run.train()
     run.save_model()
     assert (tmp_path / "adapter_model.safetensors").exists()
-    assert (tmp_path / "psac.json").exists()
+    assert (tmp_path / "privacy.json").exists()
     loaded = peft.PeftModel.from_pretrained(classifier(), str(tmp_path))
     batch = collate(texts(6, seed=2))
     with torch.no_grad():

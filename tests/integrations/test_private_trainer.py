@@ -144,8 +144,8 @@ def test_logs_and_files_say_nothing_of_private_records(tmp_path: Path) -> None:
     state = json.loads((last / "trainer_state.json").read_text())
     assert state["total_flos"] == 0
     assert not (last / "rng_state.pth").exists()
-    assert "noise" in json.loads((last / "psac.json").read_text())["private"]
-    assert json.loads((last / "psac.json").read_text())["private"]["noise"] is None
+    assert "noise" in json.loads((last / "privacy.json").read_text())["private"]
+    assert json.loads((last / "privacy.json").read_text())["private"]["noise"] is None
 
 
 def test_losses_that_are_shown_are_in_the_ledger(tmp_path: Path) -> None:
@@ -216,7 +216,7 @@ def test_a_loss_of_the_users_own_is_that_of_a_record(tmp_path: Path) -> None:
         ]
         start = weights(classifier())
         one, three = (run.train() and weights(run.model) - start for run in runs)
-        torch.testing.assert_close(three, 3 * one, rtol=1e-3, atol=1e-7)
+        torch.testing.assert_close(three, 3 * one, rtol=1e-3, atol=1e-6)
         assert all(run.private.sensitive.way == "vmap" for run in runs)
 
 

@@ -91,8 +91,8 @@ def test_an_old_checkpoint_knows_of_all_steps(tmp_path: Path) -> None:
 
 def test_a_folder_without_its_ledger_is_not_resumed(tmp_path: Path) -> None:
     stopped(tmp_path, 5)
-    (tmp_path / "checkpoint-4" / "psac.json").unlink()
-    with pytest.raises(CheckpointError, match=r"psac\.json is missing"):
+    (tmp_path / "checkpoint-4" / "privacy.json").unlink()
+    with pytest.raises(CheckpointError, match=r"privacy\.json is missing"):
         trainer(tmp_path).train(resume_from_checkpoint=True)
 
 
@@ -106,7 +106,7 @@ def test_weights_of_another_step_are_not_resumed(tmp_path: Path) -> None:
 
 def test_a_damaged_ledger_is_not_resumed(tmp_path: Path) -> None:
     stopped(tmp_path, 5)
-    path = tmp_path / "checkpoint-4" / "psac.json"
+    path = tmp_path / "checkpoint-4" / "privacy.json"
     content = json.loads(path.read_text())
     content["private"]["ledger"]["entries"][0]["steps"] = 0
     path.write_text(json.dumps(content))
@@ -124,5 +124,5 @@ def test_a_saved_model_has_its_ledger_beside_it(tmp_path: Path) -> None:
     run = trainer(tmp_path)
     run.train()
     run.save_model(str(tmp_path / "final"))
-    saved = json.loads((tmp_path / "final" / "psac.json").read_text())
+    saved = json.loads((tmp_path / "final" / "privacy.json").read_text())
     assert psac.Ledger.from_json(saved["private"]["ledger"]) == run.private.ledger

@@ -1,10 +1,10 @@
 """The state of a private run beside a model that a Trainer saves.
 
-    checkpoint-500/psac.json             ledger, step, sampler, and the SHA-256 of the weights
-    checkpoint-500/psac.json.journal     steps that were released since (psac.checkpoint.journal)
+    checkpoint-500/privacy.json            ledger, step, sampler, and the SHA-256 of the weights
+    checkpoint-500/privacy.json.journal    steps that were released since (psac.checkpoint.journal)
 
-Guarantees: what was released is never forgotten.  A folder without `psac.json`, with a damaged one,
-or with other weights than those it was written for, is not resumed; steps that were released
+Guarantees: what was released is never forgotten.  A folder without `privacy.json`, with a damaged
+one, or with other weights than those it was written for, is not resumed; steps that were released
 later count as spent, wherever they were written down.  The file of a secure run holds no state of
 a random generator.  Weights, optimizer and schedule are in the files of the Trainer.
 """
@@ -21,7 +21,7 @@ from psac.checkpoint.releases import spent_on_record
 from psac.checkpoint.saving import CheckpointError, charge_lost_steps, write_down_releases
 from psac.private import Private
 
-NAME = "psac.json"
+NAME = "privacy.json"
 PART = 2**22  # bytes
 ENDINGS = (".safetensors", "model.bin")  # of weights and adapters, not of optimizers
 

@@ -17,7 +17,7 @@ begins.  What becomes of the settings of a Trainer:
 - The loss of a record is `compute_loss` on that record alone: a mean over its own tokens.  A sum
   over all tokens of the batch divided by their number, as in Trainer, would not be private.
 - Logs hold epsilon, and neither losses nor gradient norms nor counts of private records.
-- Checkpoints hold `psac.json` (saving.py), and no state of random generators unless seeded.
+- Checkpoints hold `privacy.json` (saving.py), and no state of random generators unless seeded.
 
 Guarantee: (epsilon, delta)-differential privacy of the weights in all checkpoints, for the relation
 of the sampling, as `trainer.private.ledger` says.  What contradicts it raises `PrivacyError`
