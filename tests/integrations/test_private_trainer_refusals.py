@@ -127,3 +127,29 @@ def test_a_callback_cannot_step_or_train_besides(tmp_path: Path) -> None:
     run = trainer(settings(tmp_path), callbacks=[Cheating()])
     with pytest.raises(psac.PrivacyError, match="was changed since the last step"):
         run.train()
+
+
+class OfALibrary(transformers.Trainer):
+    """As in trl: it logs what it has measured."""
+
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        outputs = model(**inputs)
+        self.log({"entropy": 1.0})
+        return (outputs.loss, outputs) if return_outputs else outputs.loss
+
+
+class Both(PrivateTrainer, OfALibrary):
+    pass
+
+
+class Usual(PrivateTrainer, OfALibrary):
+    compute_loss = transformers.Trainer.compute_loss
+
+
+def test_the_loss_of_another_trainer_is_refused(tmp_path: Path) -> None:
+    given = (classifier(), settings(tmp_path, max_steps=1), collate, texts())
+    with pytest.raises(psac.PrivacyError, match="OfALibrary.compute_loss may log"):
+        Both(*given, privacy=USUAL)
+    run = Usual(*given, privacy=USUAL)
+    run.train()
+    assert not any("entropy" in log for log in run.state.log_history)

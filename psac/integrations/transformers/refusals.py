@@ -115,6 +115,21 @@ def refuse_callbacks(callbacks: Iterable[TrainerCallback], privacy: PrivacyArgum
             refuse_private_decision(type(callback).__name__, privacy)
 
 
+def refuse_loss_of_library(trainer: type, private: type, usual: type) -> None:
+    """Raises if the loss is that of a Trainer of a library, which may keep what it measures.
+
+    The one of TRL's SFTTrainer logs entropy, accuracy and the number of tokens of private records.
+    """
+    order = trainer.__mro__
+    owner = next(kind for kind in order if "compute_loss" in vars(kind))
+    if owner is not usual and order.index(owner) > order.index(private):
+        raise PrivacyError(
+            f"{owner.__name__}.compute_loss may log what it measures on private records. Write "
+            "`compute_loss = transformers.Trainer.compute_loss` into your class, or a loss of "
+            "your own."
+        )
+
+
 def refuse_private_decision(what: str, privacy: PrivacyArguments) -> None:
     if not privacy.public_evaluation:
         raise PrivacyError(

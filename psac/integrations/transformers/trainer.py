@@ -45,6 +45,7 @@ from psac.integrations.transformers.arguments import PrivacyArguments
 from psac.integrations.transformers.card import section, written_into
 from psac.integrations.transformers.refusals import (
     refuse_callbacks,
+    refuse_loss_of_library,
     refuse_settings,
     refuse_training_records,
 )
@@ -89,6 +90,7 @@ class PrivateTrainer(Trainer):
         """
         args = TrainingArguments("tmp_trainer") if args is None else args
         refuse_settings(args, privacy)
+        refuse_loss_of_library(type(self), PrivateTrainer, Trainer)
         self.privacy, self._physical_batch_size = privacy, args.per_device_train_batch_size
         self._resumed_from: str | None = None
         super().__init__(model, logical(args), *others, **settings)
