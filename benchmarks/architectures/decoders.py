@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .records import class_of_text, next_words, whole_language
+from .records import LONGEST, class_of_text, next_words, whole_language
 from .sizes import line, lines
 
 NEXT, CLASS = "next words", "classes"
@@ -20,9 +20,9 @@ LINES = (
         "NemotronForCausalLM GlmForCausalLM Glm4ForCausalLM SmolLM3ForCausalLM "
         "DiffLlamaForCausalLM BitNetForCausalLM XGLMForCausalLM BioGptForCausalLM "
         "OpenAIGPTLMHeadModel CTRLLMHeadModel PersimmonForCausalLM HeliumForCausalLM "
-        "Exaone4ForCausalLM Ernie4_5ForCausalLM SeedOssForCausalLM ModernBertDecoderForCausalLM "
-        "CpmAntForCausalLM",
+        "Exaone4ForCausalLM Ernie4_5ForCausalLM SeedOssForCausalLM ModernBertDecoderForCausalLM",
     ),
+    line(NEXT, next_words, "CpmAntForCausalLM", lengths=(LONGEST,)),
     line(NEXT, next_words, "OPTForCausalLM", word_embed_proj_dim=32, ffn_dim=48),
     line(NEXT, next_words, "OPTForCausalLM, LayerDrop", word_embed_proj_dim=32, ffn_dim=48,
          layerdrop=0.5, num_hidden_layers=4),

@@ -26,5 +26,6 @@ LINES = (
          decoder_start_token_id=1, num_sparse_encoder_layers=1, num_sparse_decoder_layers=1,
          expert_capacity=64),
     line("sequences", translation, "NllbMoeForConditionalGeneration", expert_capacity=64,
-         encoder_sparse_step=1, decoder_sparse_step=1),
+         encoder_sparse_step=1, decoder_sparse_step=1, encoder_layerdrop=0.0,
+         decoder_layerdrop=0.0),
 )  # fmt: skip

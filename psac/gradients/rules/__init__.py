@@ -73,6 +73,7 @@ FUNCTIONS: dict[Rule, tuple[Any, ...]] = {
     values.as_bool: (Tensor.__bool__, torch.is_nonzero, Tensor.is_nonzero),
     values.as_int: (Tensor.__int__, Tensor.__index__),
     values.as_float: (Tensor.__float__,),
+    values.formatted: (Tensor.__format__,),
     values.sized(torch.arange): (torch.arange,),
     values.sized(torch.zeros): (torch.zeros,),
     values.sized(Tensor.new_zeros, first=1): (Tensor.new_zeros,),

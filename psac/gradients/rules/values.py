@@ -77,6 +77,12 @@ def converted(kind: Callable[[Any], Any], value: Any) -> Any:
     return value if value is NotImplemented else kind(value)
 
 
+def formatted(rec: Recorder, tensor: Tensor, spec: str) -> Any:
+    """`f"expert_{number}"`"""
+    value = value_of(rec, tensor)
+    return value if value is NotImplemented else format(value, spec)
+
+
 def sized(function: Callable[..., Any], first: int = 0) -> Callable[..., Any]:
     """For functions with sizes or ends, from argument `first` on, that are numbers of a record."""
 

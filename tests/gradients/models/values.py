@@ -97,6 +97,7 @@ by_values("zeros_of_a_value", lambda out, k: out * len(torch.zeros(1 + k[0, 0], 
 by_values("view_by_a_value", lambda out, k: out.view(1 + 0 * k[0, 0], 3).mean(1))
 by_values("part_by_a_value", lambda out, k: out.narrow(1, 0, 1 + k[0, 0]))
 by_values("torch_part_by_a_value", lambda out, k: torch.narrow(out, 1, k[0, 0], 1))
+by_values("name_by_a_value", lambda out, k: out * len(f"{'row':{k[0, 0] + 3}}{k[0, 1]:03d}"))
 by_values("filled_by_a_tensor", lambda out, k: torch.masked_fill(out, k[:, :3] > 1, out.mean()))
 by_values("filled_by_a_number", lambda out, k: out.masked_fill(k[:, :3] > 1, 0.5))
 by_values("filled_by_a_constant", lambda out, k: out.masked_fill(k[:, :3] > 1, torch.tensor(-1.0)))
