@@ -148,7 +148,7 @@ class Usual(PrivateTrainer, OfALibrary):
 
 def test_the_loss_of_another_trainer_is_refused(tmp_path: Path) -> None:
     given = (classifier(), settings(tmp_path, max_steps=1), collate, texts())
-    with pytest.raises(psac.PrivacyError, match="OfALibrary.compute_loss may log"):
+    with pytest.raises(psac.PrivacyError, match=r"OfALibrary\.compute_loss may log"):
         Both(*given, privacy=USUAL)
     run = Usual(*given, privacy=USUAL)
     run.train()
