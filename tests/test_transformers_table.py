@@ -22,6 +22,7 @@ REPRESENTATIVE = (
     "BloomForCausalLM", "OPTForCausalLM, LayerDrop", "GptOssForCausalLM",
     "MixtralForCausalLM, even routing", "Mamba2ForCausalLM", "Lfm2ForCausalLM",
     "T5ForConditionalGeneration", "ViTForImageClassification", "Wav2Vec2ForCTC",
+    "VisionEncoderDecoderModel",
 )  # fmt: skip
 # Their code branches on values that are padding, length, or chance: no table of ways holds them.
 BRANCHING = {name for name, row in KEPT["rows"].items() if row.get("paths", 1) > 1}

@@ -355,7 +355,8 @@ def with_all_masks() -> Iterator[None]:
     masks = home.AttentionMaskInterface
     mapping = masks._global_mapping
     before = dict(mapping)
-    traced = [(home, "is_tracing", always)] if hasattr(home, "is_tracing") else []
+    homes = home, sys.modules.get("transformers.modeling_utils")
+    traced = [(h, "is_tracing", always) for h in homes if hasattr(h, "is_tracing")]
     try:
         for name in ("sdpa", "eager"):
             masks.register(name, without_skips(before[name]))
