@@ -116,8 +116,9 @@ MUTATIONS = (
         (
             (
                 "private/run.py",
-                "            self._tell_of_unreached()\n            self.release()\n",
-                "            pass\n        self.release()\n        if handed.is_last:\n",
+                "            unreached = self._sums.unreached()\n            self.release()\n",
+                "            pass\n        unreached = []\n        self.release()\n"
+                "        if handed.is_last:\n",
             ),
         ),
         ("tests/test_private.py::test_physical_batches_change_memory_only",),

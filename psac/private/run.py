@@ -158,8 +158,9 @@ class Private:
             self.sensitive = self._sums.add(loss, batch, batched=batched)
         self._complete(batched)
         if handed.is_last:
-            self._tell_of_unreached()
+            unreached = self._sums.unreached()
             self.release()
+            self._tell_of_unreached(unreached)
             self._probe.leave(loss, batch)
             self._state = None
         else:
@@ -228,13 +229,10 @@ class Private:
         if self._scale:
             self._scale.count(self.sensitive.norms)
 
-    def _tell_of_unreached(self) -> None:
-        """After the first batch, names the parameters that would learn nothing but noise."""
-        if self._has_told_of_unreached:
-            return
-        self._has_told_of_unreached = True
-        names = self._sums.unreached()
-        if names:
+    def _tell_of_unreached(self, names: list[str]) -> None:
+        """After the first step, names the parameters that learn nothing but noise."""
+        is_first, self._has_told_of_unreached = not self._has_told_of_unreached, True
+        if is_first and names:
             some = f"{', '.join(names[:5])}{', ...' if len(names) > 5 else ''}"
             warn(
                 f"the loss depends on {len(self.parameters) - len(names)} of "
