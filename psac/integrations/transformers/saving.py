@@ -11,9 +11,13 @@ a random generator.  Weights, optimizer and schedule are in the files of the Tra
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+from collections.abc import Iterator
 from pathlib import Path
+
+from torch import nn
 
 from psac.checkpoint.atomic import write_atomically
 from psac.checkpoint.journal import spent_beside
@@ -62,6 +66,22 @@ def load(folder: str | Path, private: Private) -> None:
     private.load_state_dict(state)
     unknown = charge_lost_steps(path, private, journal, record)
     write_down_releases(path, private, unknown)
+
+
+@contextlib.contextmanager
+def configurations_kept(model: nn.Module) -> Iterator[None]:
+    """What transformers writes to configurations when it saves is taken back.
+
+    The loss function reads them: psac would see that something has changed between two steps.
+    """
+    found = {id(c): c for m in model.modules() if (c := getattr(m, "config", None)) is not None}
+    before = [(vars(c), dict(vars(c))) for c in found.values() if hasattr(c, "__dict__")]
+    try:
+        yield
+    finally:
+        for store, kept in before:
+            store.clear()
+            store.update(kept)
 
 
 def digests(folder: Path) -> dict[str, str]:

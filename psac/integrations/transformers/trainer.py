@@ -224,7 +224,9 @@ class PrivateTrainer(Trainer):
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Saves the model, and the state of the private run beside it."""
-        super().save_model(output_dir, _internal_call)
+        model: Any = self.model
+        with saving.configurations_kept(model):
+            super().save_model(output_dir, _internal_call)
         if self.private is not None and self.args.should_save:
             saving.save(output_dir or str(self.args.output_dir), self.private)
 
