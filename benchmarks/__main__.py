@@ -1,4 +1,6 @@
-"""The command line: `python -m benchmarks [speed|memory|scaling|noise|models|workers|...|all]`.
+"""The command line: `python -m benchmarks [TASK]`.
+
+A task is speed, memory, scaling, noise, models, transformers, workers, profile, report, or all.
 
 Every workload's result is written as soon as it is there, and what is already measured for this
 very code, machine and settings is not measured again (`--fresh` does). Quick runs go to a folder
@@ -16,6 +18,8 @@ from typing import Any
 import torch
 
 from benchmarks import (
+    finetuning,
+    finetuning_page,
     memory,
     noise,
     profiles,
@@ -28,15 +32,20 @@ from benchmarks import (
     workers,
     workers_page,
 )
+from benchmarks.architectures import ARCHITECTURES
 from benchmarks.contestants import CONTESTANTS, silence_known_warnings
 from benchmarks.models import MODELS
 from benchmarks.workloads import WORKLOADS
 
-TASKS = ("speed", "memory", "scaling", "noise", "models", "workers", "profile", "report")
+TASKS = (
+    *("speed", "memory", "scaling", "noise", "models", "transformers", "workers"),
+    *("profile", "report"),
+)
 WORKERS_FOLDER = records.ROOT / "results" / "scaling"
 WORKERS_PAGE = records.ROOT / "docs" / "scaling.md"
 BY_WORKERS = ("cnn", "mlp", "transformer")
 PAGE = records.ROOT / "docs" / "models-table.md"
+TRANSFORMERS = records.ROOT / "docs" / "transformers-table.md"
 SCALED = ("ordinary", "psac", "opacus_ghost")
 PROFILED = ("psac", "engine", "ordinary")
 
@@ -49,6 +58,10 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--contestants", nargs="+", choices=CONTESTANTS, default=None)
     result.add_argument("--sweeps", nargs="+", choices=scaling.SWEEPS, default=list(scaling.SWEEPS))
     result.add_argument("--only", nargs="+", choices=MODELS, metavar="MODEL", default=list(MODELS))
+    result.add_argument(
+        "--architectures", nargs="+", choices=ARCHITECTURES, metavar="CLASS",
+        default=list(ARCHITECTURES),
+    )  # fmt: skip
     result.add_argument("--seconds", type=float, default=60.0, help="time budget per workload")
     result.add_argument("--repeats", type=int, default=2, help="processes per memory figure")
     result.add_argument("--seed", type=int, default=0)
@@ -193,6 +206,17 @@ def _workers(options: argparse.Namespace) -> None:
     workers_page.write(folder, None if options.quick else WORKERS_PAGE)
 
 
+def _transformers(options: argparse.Namespace) -> None:
+    finetuning.run(
+        options.output,
+        options.architectures,
+        seconds=options.seconds / 60,
+        seed=options.seed,
+        fresh=options.fresh,
+    )
+    _page(options)
+
+
 def _profile(options: argparse.Namespace) -> None:
     contestants = options.contestants or list(PROFILED)
     for name in options.workloads:
@@ -213,8 +237,12 @@ def _kept(options: argparse.Namespace) -> bool:
 
 
 def _page(options: argparse.Namespace) -> None:
-    """The page of the survey, from the results that are kept."""
-    for path in survey_page.write(options.output, PAGE if _kept(options) else None):
+    """The pages of the surveys, from the results that are kept."""
+    is_kept = _kept(options)
+    for path in (
+        *survey_page.write(options.output, PAGE if is_kept else None),
+        *finetuning_page.write(options.output, TRANSFORMERS if is_kept else None),
+    ):
         print(f"wrote {path.name}", flush=True)
 
 
@@ -225,6 +253,7 @@ RUN: dict[str, Callable[[argparse.Namespace], None]] = {
     "noise": _noise,
     "models": _models,
     "workers": _workers,
+    "transformers": _transformers,
     "profile": _profile,
     "report": _report,
 }

@@ -120,8 +120,8 @@ MUTATIONS = (
         (
             (
                 "private/run.py",
-                "if handed.is_last:\n                self.release()",
-                "if True:\n                self.release()",
+                "if handed.is_last:\n                unreached",
+                "if True:\n                unreached",
             ),
         ),
         ("tests/test_private.py::test_physical_batches_change_memory_only",),
@@ -131,10 +131,10 @@ MUTATIONS = (
         (
             (
                 "loading/loader.py",
-                "                private.release()\n",
-                "                private.account.spend(1)\n"
-                "                self.advance()\n"
-                "                private.steps_taken += 1\n",
+                "            self._private.release()\n",
+                "            self._private.account.spend(1)\n"
+                "            self.advance()\n"
+                "            self._private.steps_taken += 1\n",
             ),
         ),
         (
@@ -1191,6 +1191,87 @@ MUTATIONS = (
         (
             f"{CAUSES}[N13-read_by_a_subset]",
             f"{CAUSES}[N13-read_by_a_loader]",
+        ),
+    ),
+    Mutation(
+        "a logical step that is passed over is not released",
+        (
+            (
+                "loading/loader.py",
+                "for _ in batches:  # the draw counts",
+                "for _ in ():  # the draw",
+            ),
+        ),
+        ("tests/test_private.py::test_a_logical_step_that_is_passed_over_counts_or_raises",),
+    ),
+    Mutation(
+        "experts whose bias is added in place are lost",
+        (
+            (
+                "gradients/rules/routing.py",
+                "shaped(Reordered.apply(y, back), (n, m, weight.shape[2]))",
+                "Reordered.apply(y, back).view(n, m, -1)",
+            ),
+        ),
+        (
+            "tests/gradients/test_against_the_loop.py::"
+            "test_norms_and_sums_equal_the_loop[float32-routed_rows_with_a_bias_in_place]",
+        ),
+    ),
+    Mutation(
+        "a Trainer logs the loss of private records",
+        (
+            (
+                "integrations/transformers/trainer.py",
+                "        if not self.privacy.show_training_loss:\n",
+                "        if False:\n",
+            ),
+        ),
+        (
+            "tests/integrations/test_private_trainer.py::"
+            "test_logs_and_files_say_nothing_of_private_records",
+        ),
+    ),
+    Mutation(
+        "a Trainer saves how far its generators have come",
+        (
+            (
+                "integrations/transformers/trainer.py",
+                "if self.privacy.seed is not None:",
+                "if True:",
+            ),
+        ),
+        (
+            "tests/integrations/test_private_trainer.py::"
+            "test_logs_and_files_say_nothing_of_private_records",
+        ),
+    ),
+    Mutation(
+        "a Trainer resumes weights with the ledger of an earlier step",
+        (
+            (
+                "integrations/transformers/saving.py",
+                "if weights != digests(path.parent):",
+                "if False:",
+            ),
+        ),
+        (
+            "tests/integrations/test_private_trainer_resumes.py::"
+            "test_weights_of_another_step_are_not_resumed",
+        ),
+    ),
+    Mutation(
+        "a Trainer stops early by private records",
+        (
+            (
+                "integrations/transformers/refusals.py",
+                "    if not privacy.public_evaluation:\n",
+                "    if False:\n",
+            ),
+        ),
+        (
+            "tests/integrations/test_private_trainer_refusals.py::"
+            "test_early_stopping_needs_public_records",
         ),
     ),
 )

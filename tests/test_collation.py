@@ -616,3 +616,20 @@ def test_a_seeded_collator_of_transformers_draws_as_without_checks(tokenizer):
 def test_a_collator_that_joins_all_records_into_one_is_refused():
     transformers = pytest.importorskip("transformers")
     assert "for 7 records" in refused(transformers.DataCollatorWithFlattening(), features())
+
+
+def test_the_probe_of_padding_leaves_the_model_as_it_was():
+    """What a first call settles, as some configurations do, is no change of the user's."""
+    from psac.loading.collation.padding import Probe, refuse_padding_that_counts
+
+    model = torch.nn.Linear(3, 1)
+    model.kind = None
+
+    def loss(model: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
+        model.kind = "one number"
+        return model(x.sum(1)).sum()
+
+    batch = torch.nn.functional.pad(torch.randn(2, 4, 3), (0, 0, 0, 2))
+    refuse_padding_that_counts(model, loss, batch, Probe(1, batch[1:, :4]))
+    assert model.kind is None
+    assert model.training

@@ -70,6 +70,42 @@ def test_an_empty_draw_is_a_step_of_noise_alone_that_the_user_never_sees():
     assert private.steps_taken == private.ledger.steps == len(optimizer_steps) == 60
 
 
+def test_logical_steps_are_those_of_a_pass_and_empty_draws_are_among_them():
+    settings = {"batch_size": 1, "epochs": 2, "data": records(60), "physical_batch_size": 1}
+    plain, stepped = (private_run(noise_multiplier=1.0, **settings) for _ in range(2))
+    seen, spent, steps = train(plain, 2), [], []
+    for _ in range(2):
+        for batches in stepped.loader.steps():
+            steps.append([])
+            for batch in batches:
+                released = stepped.step(loss, batch)
+                steps[-1].append(batch[-1].tolist())
+            assert not steps[-1] or released
+            spent.append(stepped.steps_taken)
+    assert spent == list(range(1, 121))
+    assert [] in steps
+    assert list(itertools.chain(*steps)) == seen
+    assert torch.equal(weights(stepped.model), weights(plain.model))
+
+
+def test_a_logical_step_that_is_passed_over_counts_or_raises():
+    private = private_run(batch_size=1, epochs=1, data=records(60), noise_multiplier=1.0)
+    steps = enumerate(private.loader.steps())  # nothing asks for the batches
+    with pytest.raises(psac.PrivacyError, match=r"not passed to private\.step"):
+        assert all(private.steps_taken == number for number, _ in steps)  # empty ones: released
+    assert private.steps_taken > 0
+
+
+def test_a_parameter_that_no_loss_reaches_is_named_in_the_first_step():
+    model = network()
+    model.append(nn.Identity()).register_parameter("adapter", nn.Parameter(torch.zeros(3)))
+    private = private_run(model, batch_size=20)
+    batches = iter(private.loader)
+    with pytest.warns(UserWarning, match="depends on 4 of 5 .* first step.* adapter"):
+        private.step(loss, next(batches))
+    private.step(loss, next(batches))  # once is enough
+
+
 def test_an_empty_draw_moves_the_parameters_by_noise_of_the_full_size():
     moves = []
     for seed in range(30):

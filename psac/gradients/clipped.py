@@ -136,6 +136,10 @@ class ClippedSum:
                 dtype = summed_in(self.evaluator.parameters[name].dtype)
                 self._sums[name] = value if value.dtype is dtype else value.to(dtype)
 
+    def unreached(self) -> list[str]:
+        """Parameters on which no loss since the last collect depends."""
+        return [name for name in self.evaluator.parameters if name not in self._sums]
+
     def collect(self) -> dict[str, Tensor]:
         """The sums since the last collect, by parameter name, zeros included; it starts anew.
 

@@ -119,6 +119,20 @@ class Loader:
         return len(self._private.plan.steps_of_epoch_with(self._private.steps_taken))
 
     def __iter__(self) -> Iterator[Any]:
+        for batches in self.steps():
+            yield from batches
+
+    def steps(self) -> Iterator[Iterator[Any]]:
+        """The same pass by logical steps: each gives its physical batches, and must be used up.
+
+        An empty draw gives none, and has been released when its step is used up.  So what counts
+        logical steps, such as a schedule of learning rates, misses none:
+
+            for batches in private.loader.steps():
+                for batch in batches:
+                    private.step(loss, batch)
+                scheduler.step()
+        """
         private, self._pass = self._private, self._pass + 1
         own_pass, steps = self._pass, self._steps_to_go()
         private.start_pass()
@@ -126,25 +140,32 @@ class Loader:
         self._drawn.clear()
         self._indices.clear()
         self._forget_draws_of_some()
-        batches = iter(self._reseeded())
+        fetched = iter(self._reseeded())
         for _ in range(steps):
+            self._check(own_pass)
             if not self._drawn:
                 self._draw()
-            sizes, after, self.fingerprint = self._drawn.popleft()
-            for k, size in enumerate(sizes):
+            batches = self._step(fetched, self._drawn.popleft(), own_pass)
+            yield batches
+            for _ in batches:  # the draw counts, whether its batches were asked for or not
+                private.refuse_left_out()
+
+    def _step(self, fetched: Iterator[Any], drawn: Drawn, own_pass: int) -> Iterator[Any]:
+        sizes, after, self.fingerprint = drawn
+        for k, size in enumerate(sizes):
+            with self._group.together("private.loader"):
+                parts = self._parts(next(fetched))
+            self._next = after
+            for j, (batch, probe) in enumerate(parts):
+                last = k == len(sizes) - 1 and j == len(parts) - 1
                 with self._group.together("private.loader"):
-                    parts = self._parts(next(batches))
-                self._next = after
-                for j, (batch, probe) in enumerate(parts):
-                    last = k == len(sizes) - 1 and j == len(parts) - 1
-                    with self._group.together("private.loader"):
-                        self._hand_out(batch, last=last, probe=probe, stands_in=not size)
-                    yield batch
-                    with self._group.together("private.loader"):
-                        self._check(own_pass)
-            if not sizes:
-                self._next = after
-                private.release()
+                    self._hand_out(batch, last=last, probe=probe, stands_in=not size)
+                yield batch
+                with self._group.together("private.loader"):
+                    self._check(own_pass)
+        if not sizes:
+            self._next = after
+            self._private.release()
 
     def _forget_draws_of_some(self) -> None:
         """What one process has drawn further ahead than another is drawn anew, by all alike."""

@@ -40,7 +40,7 @@ from psac.checks import positive
 from psac.clipping.rules import AdaptivePSAC, ClippingRule
 from psac.distributed import Group, shards_of
 from psac.distributed.sharded import is_split
-from psac.errors import PrivacyError
+from psac.errors import PrivacyError, warn
 from psac.gradients import ClippedSum, Evaluator, Sensitive, trees
 from psac.gradients.isolation.eligibility import trainable
 from psac.gradients.isolation.generators import own_draws_of_torch, own_generators, own_numbers
@@ -127,6 +127,7 @@ class Private:
         self._has_failed = self._closed = False
         self._is_due = False  # a logical batch is in the sums, and must be released before the next
         self._state: State | None = None  # before the first of several physical batches
+        self._has_told_of_unreached = False
         self._seed: int | None = None  # of numpy's and Python's numbers in this logical step
         self._torch_numbers = self._chance  # where those of torch come from in this logical step
         self.guard.attach(self)
@@ -181,7 +182,9 @@ class Private:
                     self._state.restore()
                     self.evaluator.outside.remember(loss)
             if handed.is_last:
+                unreached = [] if handed.stands_in else self._sums.unreached()
                 self.release()
+                self._tell_of_unreached(unreached)
                 self._leave(loss, batch)
                 self._state = None
             else:
@@ -275,6 +278,19 @@ class Private:
         self._has_failed, self._handed = False, None
         if self._scale:
             self._scale.count(self.sensitive.norms)
+
+    def _tell_of_unreached(self, names: list[str]) -> None:
+        """After the first step, names the parameters that learn nothing but noise."""
+        is_first, self._has_told_of_unreached = not self._has_told_of_unreached, True
+        if is_first and names:
+            some = f"{', '.join(names[:5])}{', ...' if len(names) > 5 else ''}"
+            warn(
+                f"the loss depends on {len(self.parameters) - len(names)} of "
+                f"{len(self.parameters)} trainable parameters in the first step. Noise alone would "
+                f"move the others: {some}. Is an adapter left out, or an output detached? Freeze "
+                "what is not to be trained by requires_grad_(False) before make_private.",
+                UserWarning,
+            )
 
     def _awaited(self) -> Handed:
         self.refuse_closed()

@@ -17,6 +17,7 @@ from tests.docs.markdown import DOCS, ROOT
 PUBLIC = [
     "psac",
     "psac.auditing",
+    "psac.integrations.transformers",
     *(f"psac.app.{part}" for part in ["data", "models", "training", "reporting"]),
     "paper.theory",
 ]

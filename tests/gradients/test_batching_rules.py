@@ -16,6 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from psac.gradients import Evaluator
+from psac.gradients.check import loops_of
 from psac.gradients.errors import NotVectorized
 from psac.gradients.groups import TOGETHER
 from psac.gradients.isolation.outside import Outside
@@ -292,3 +294,18 @@ def one(model: Scaled, x: Tensor, indices: Tensor) -> tuple[Tensor, Tensor]:
     result = loss(model, x, indices)
     (gradient,) = torch.autograd.grad(result, model.scale, materialize_grads=True)
     return result.detach(), gradient
+
+
+def test_what_experts_and_masks_write_is_no_loop_over_records() -> None:
+    """torch has no batching rule for `scatter_` with a number, nor for a tensor as the filling."""
+    model = nn.Linear(4, 3)
+
+    def loss(model: nn.Module, x: Tensor, k: Tensor) -> Tensor:
+        chosen = torch.zeros(1, 3).scatter_(1, k, 1).scatter_(1, k, 2 * model(x)[:, :1])
+        filled = torch.masked_fill(model(x), chosen > 0, torch.tensor(float("-inf")))
+        return filled.softmax(-1).square().sum() + chosen.sum() * k.clone().clamp_(0, 1).sum()
+
+    batch = torch.randn(6, 4), torch.randint(3, (6, 1))
+    loops, evaluation = loops_of(Evaluator(model), loss, batch)
+    assert evaluation.way == "vmap"
+    assert loops == []

@@ -73,6 +73,12 @@ FUNCTIONS: dict[Rule, tuple[Any, ...]] = {
     values.as_bool: (Tensor.__bool__, torch.is_nonzero, Tensor.is_nonzero),
     values.as_int: (Tensor.__int__, Tensor.__index__),
     values.as_float: (Tensor.__float__,),
+    values.formatted: (Tensor.__format__,),
+    values.sized(torch.arange): (torch.arange,),
+    values.sized(torch.zeros): (torch.zeros,),
+    values.sized(Tensor.new_zeros, first=1): (Tensor.new_zeros,),
+    values.sized(Tensor.view, first=1): (Tensor.view,),
+    values.sized(torch.narrow, first=1): (torch.narrow, Tensor.narrow),
     values.tolist: (Tensor.tolist,),
     values.masked_select: (torch.masked_select, Tensor.masked_select),
     values.getitem: (Tensor.__getitem__,),
@@ -80,6 +86,9 @@ FUNCTIONS: dict[Rule, tuple[Any, ...]] = {
     values.where: (torch.where,),
     values.one_hot: (torch.nn.functional.one_hot,),
     writing.select_scatter: (torch.select_scatter, Tensor.select_scatter),
+    writing.scatter_: (Tensor.scatter_,),
+    writing.clamp_: (Tensor.clamp_,),
+    writing.masked_fill: (torch.masked_fill, Tensor.masked_fill),
     values.pack: (FUNCTIONS_OF_TORCH._pack_padded_sequence,),
     **{
         values.decided(function): (function,)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from psac.gradients.contributions.routed import Routed
-from psac.gradients.rules.physical import are_records, detached, physically
+from psac.gradients.rules.physical import are_records, detached, physically, shaped
 
 if TYPE_CHECKING:
     from psac.gradients.vectorized.recorder import Recorder, Uses
@@ -47,7 +47,7 @@ def grouped_mm(
         y = torch.ops.aten._grouped_mm(rows, weight, offs=ends.int())
         back = torch.empty_like(order)
         back[order] = torch.arange(len(order), device=order.device)
-        y = Reordered.apply(y, back).view(n, m, -1)  # type: ignore[union-attr]
+        y = shaped(Reordered.apply(y, back), (n, m, weight.shape[2]))  # type: ignore[arg-type]
         if int(ends[-1]) < n * m:  # torch leaves the rows of no expert as they were in memory
             y = y.masked_fill((chosen_nm == ends_ne.shape[1]).unsqueeze(-1), 0)
 

@@ -77,6 +77,38 @@ def converted(kind: Callable[[Any], Any], value: Any) -> Any:
     return value if value is NotImplemented else kind(value)
 
 
+def formatted(rec: Recorder, tensor: Tensor, spec: str) -> Any:
+    """`f"expert_{number}"`"""
+    value = value_of(rec, tensor)
+    return value if value is NotImplemented else format(value, spec)
+
+
+def sized(function: Callable[..., Any], first: int = 0) -> Callable[..., Any]:
+    """For functions with sizes or ends, from argument `first` on, that are numbers of a record."""
+
+    def rule(rec: Recorder, *args: Any, **settings: Any) -> Any:
+        if not any(is_number(part) for arg in args[first:] for part in parts_of(arg)):
+            return NotImplemented
+        numbers = []
+        for arg in args[first:]:
+            values = [value_of(rec, part) if is_number(part) else part for part in parts_of(arg)]
+            if any(value is NotImplemented for value in values):
+                return NotImplemented
+            numbers.append(values if isinstance(arg, (list, tuple)) else values[0])
+        with rec:
+            return function(*args[:first], *numbers, **settings)
+
+    return rule
+
+
+def is_number(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.dim() == 0 and any(are_records(value))
+
+
+def parts_of(value: Any) -> tuple[Any, ...]:
+    return tuple(value) if isinstance(value, (list, tuple)) else (value,)
+
+
 def tolist(rec: Recorder, tensor: Tensor) -> Any:
     if not of_few_values(rec, tensor):
         return NotImplemented

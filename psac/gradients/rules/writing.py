@@ -72,6 +72,30 @@ def select_scatter(rec: Recorder, input: Tensor, src: Tensor, dim: int, index: i
         return torch.where(is_written, src.unsqueeze(dim), input)
 
 
+def scatter_(rec: Recorder, input: Tensor, dim: int, index: Tensor, src: Any, **others: Any) -> Any:
+    """torch has a batching rule for `scatter` alone, and would call this one record by record."""
+    if others or not any(are_records(input, index)):
+        return NotImplemented
+    with rec:
+        return input.copy_(torch.scatter(input, dim, index, src))
+
+
+def clamp_(rec: Recorder, input: Tensor, *bounds: Any, **named: Any) -> Any:
+    """Of whole numbers: torch would call it record by record."""
+    if input.is_floating_point() or not any(are_records(input)):
+        return NotImplemented
+    with rec:
+        return input.copy_(torch.clamp(input, *bounds, **named))
+
+
+def masked_fill(rec: Recorder, input: Tensor, mask: Tensor, value: Any) -> Any:
+    """With a tensor as the value, too."""
+    if not isinstance(value, Tensor) or not any(are_records(input, mask, value)):
+        return NotImplemented
+    with rec:
+        return torch.where(mask, value.to(input.dtype), input)
+
+
 def is_mask(index: Tensor) -> bool:
     return index.dtype in (torch.bool, torch.uint8) and index.dim() > 0 and any(are_records(index))
 

@@ -356,16 +356,24 @@ def without_checkpoints() -> Replaced:
 
 @contextlib.contextmanager
 def with_all_masks() -> Iterator[None]:
-    masks = sys.modules["transformers.masking_utils"].AttentionMaskInterface
+    home = sys.modules["transformers.masking_utils"]
+    masks = home.AttentionMaskInterface
     mapping = masks._global_mapping
     before = dict(mapping)
+    homes = home, sys.modules.get("transformers.modeling_utils")
+    traced = [(h, "is_tracing", always) for h in homes if hasattr(h, "is_tracing")]
     try:
         for name in ("sdpa", "eager"):
             masks.register(name, without_skips(before[name]))
-        yield
+        with Replaced(*traced):  # a graph has no branches on values, either
+            yield
     finally:
         mapping.clear()
         mapping.update(before)
+
+
+def always(*_: Any) -> bool:
+    return True
 
 
 @functools.cache

@@ -18,6 +18,7 @@ from torch import nn
 from psac.errors import PrivacyError
 from psac.gradients import trees
 from psac.gradients.isolation.generators import same_generators, seed_all
+from psac.gradients.isolation.state import State
 from psac.loading.collation.generators import generators_of, restore, saved
 from psac.loading.collation.isolated import IsolatedCollate
 
@@ -72,6 +73,7 @@ def refuse_padding_that_counts(
     device = trees.leaves(batch)[0].device
     alone = trees.map_tensors(probe.alone, lambda leaf: leaf.to(device))
     modes = {module: module.training for module in model.modules()}
+    before = State({"model": model, "loss": loss})  # a first call may settle something
     try:
         model.eval()  # dropout would draw other numbers for another length
         with same_generators(), torch.no_grad():
@@ -83,6 +85,7 @@ def refuse_padding_that_counts(
     finally:
         for module, mode in modes.items():
             module.training = mode
+        before.restore()
     padded, unpadded = values
     if abs(padded - unpadded) > TOLERANCE * max(abs(unpadded), 1e-3):
         raise PrivacyError(

@@ -82,7 +82,7 @@ raw("einsum_of_pairs", lambda m, x: torch.einsum("bti,bsj,ij->bts", x, x, m.w), 
 raw("einsum_sublists", lambda m, x: torch.einsum(x, [0, 1, 2], m.w, [2, 3], [0, 1, 3]), X, w=(4, 2))
 
 
-def routed(m, x, weight, experts=3):
+def routed(m, x, weight, experts=3, bias=None):
     """Rows sorted by the expert that they choose; the last may be one that there is not.
 
     torch has no `_grouped_mm` of float64.
@@ -93,8 +93,11 @@ def routed(m, x, weight, experts=3):
         torch.histc(chosen.float(), 3, 0, 2) + 0 * chosen.float().histc(3, 0, 2),
     )
     if x.dtype is torch.float64:
-        return torch.einsum("pi,eio,pe->po", rows, weight, F.one_hot(chosen, 4)[:, :3].to(x))
-    y = torch._grouped_mm(rows, weight, offs=counts.cumsum(0, dtype=torch.int32))
+        y = torch.einsum("pi,eio,pe->po", rows, weight, F.one_hot(chosen, 4)[:, :3].to(x))
+    else:
+        y = torch._grouped_mm(rows, weight, offs=counts.cumsum(0, dtype=torch.int32))
+    if bias is not None:
+        y.add_(bias)
     return torch.where((chosen < 3).unsqueeze(-1), y, 0)
 
 
@@ -108,6 +111,13 @@ raw(
     v=(4, 4),
     w=(3, 4, 8),
     u=(8, 2),
+)
+raw(
+    "routed_rows_with_a_bias_in_place",
+    lambda m, x: routed(m, (x @ m.v).tanh(), m.w, 2, bias=1.0).sigmoid(),
+    ROUTED,
+    v=(4, 4),
+    w=(3, 4, 8),
 )
 raw(
     "routed_twice",

@@ -85,6 +85,22 @@ def smooth() -> nn.Module:
 
 
 by_values("row_that_is_replaced", lambda out, k: torch.select_scatter(out * k[:, :3], out[0], 0, 0))
+by_values("numbers_scattered", lambda out, k: out.clone().scatter_(1, k[:, :2], 1.0) * out)
+by_values(
+    "rows_scattered", lambda out, k: torch.zeros(1, 3).scatter_(1, k[:, :1], out[:, :1].exp())
+)
+by_values("clamped_in_place", lambda out, k: out * k.clone().clamp_(0, 1)[:, :3])
+by_values("clamped_floats_in_place", lambda out, k: (2 * out).clamp_(-1, 1))
+by_values("places_up_to_a_value", lambda out, k: out * torch.arange(1 + k[0, 0]).sum())
+by_values("sizes_from_values", lambda out, k: out * len(out.new_zeros((1 + k[0, 0], k[0, 1]))))
+by_values("zeros_of_a_value", lambda out, k: out * len(torch.zeros(1 + k[0, 0], 2)))
+by_values("view_by_a_value", lambda out, k: out.view(1 + 0 * k[0, 0], 3).mean(1))
+by_values("part_by_a_value", lambda out, k: out.narrow(1, 0, 1 + k[0, 0]))
+by_values("torch_part_by_a_value", lambda out, k: torch.narrow(out, 1, k[0, 0], 1))
+by_values("name_by_a_value", lambda out, k: out * len(f"{'row':{k[0, 0] + 3}}{k[0, 1]:03d}"))
+by_values("filled_by_a_tensor", lambda out, k: torch.masked_fill(out, k[:, :3] > 1, out.mean()))
+by_values("filled_by_a_number", lambda out, k: out.masked_fill(k[:, :3] > 1, 0.5))
+by_values("filled_by_a_constant", lambda out, k: out.masked_fill(k[:, :3] > 1, torch.tensor(-1.0)))
 by_values("column_that_is_replaced", lambda out, k: out.select_scatter(out[:, 0], 1, -1))
 
 

@@ -1,0 +1,1 @@
+"""Private training inside the loops of other libraries; each needs its own extra."""
