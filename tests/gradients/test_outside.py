@@ -128,3 +128,17 @@ def test_another_function_that_names_more_is_no_change_of_the_model():
     assert outside.changed(reads) == ["another loss function"]
     outside.remember(reads)
     assert outside.changed(reads) == []
+
+
+def test_attributes_that_no_code_names_may_change():
+    model = model_with(Settings())
+    outside = Outside(model)
+    outside.changed(reads)
+    outside.remember(reads)
+    model.settings.counter = 0
+    outside.changed(reads)
+    outside.remember(reads)
+    for number in range(1, 4):
+        model.settings.counter = number  # a plain one, in place of another
+        assert outside.changed(reads) == []
+        outside.remember(reads)

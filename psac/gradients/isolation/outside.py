@@ -334,10 +334,10 @@ class Snapshot:
                 both_plain = isinstance(now, IMMUTABLE) and isinstance(values[k], IMMUTABLE)
                 if now is values[k] or not both_plain:
                     continue
-                if repr(now) != repr(values[k]):
-                    found.append(path.format(key))
-                    self.leaves[found[-1]] = leaf_of(now)
-                values[k] = now
+                place, before, values[k] = path.format(key), values[k], now
+                if place in self.leaves and repr(now) != repr(before):  # else no code names it
+                    found.append(place)
+                    self.leaves[place] = leaf_of(now)
         self._flatten()
         return found
 
