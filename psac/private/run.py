@@ -287,7 +287,7 @@ class Private:
             warn(
                 f"the loss depends on {len(self.parameters) - len(names)} of "
                 f"{len(self.parameters)} trainable parameters in the first step. Noise alone would "
-                f"move the others: {some}. Is an adapter left out, or an output detached? Freeze "
+                f"move the others: {some}. Is an adapter not active, or an output detached? Freeze "
                 "what is not to be trained by requires_grad_(False) before make_private.",
                 UserWarning,
             )

@@ -21,6 +21,7 @@ def own_loss(model: nn.Module, **batch: torch.Tensor) -> torch.Tensor:
 
 def test_a_loop_with_accelerate() -> None:
     accelerate = pytest.importorskip("accelerate")
+    accelerate.state.AcceleratorState._reset_state()  # of other tests
     accelerator = accelerate.Accelerator(mixed_precision="bf16", cpu=True)
     model = classifier(dropout=0.1).to(accelerator.device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
