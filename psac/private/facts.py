@@ -49,7 +49,7 @@ def of_settings(private: Private) -> dict[str, Any]:
         "torch": torch.__version__,
         "the processor": (platform.machine(), loops.compiled() is not None),
         "the order of the records": order_of(private.loader.dataset),
-        "the records (every worker needs the whole data set, in one order)": records
+        "secret: the records (every worker needs the whole data set, in one order)": records
         if not private.workers.most(not is_stable)
         else None,
     }

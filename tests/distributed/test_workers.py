@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from pathlib import Path
 
 import numpy as np
@@ -117,6 +118,13 @@ def test_a_difference_is_refused_on_all_workers_and_named(
 ) -> None:
     for result in [worker[list(DIFFERENCES).index(name)] for worker in refusals]:
         assert DIFFERENCES[name] in result.text
+
+
+def test_a_difference_between_records_shows_no_record(refusals: list[list[Raised]]) -> None:
+    for worker in refusals:
+        text = worker[list(DIFFERENCES).index("contents")].text
+        assert re.search(r"in one order\) \d{6} \(worker 0\)", text)
+        assert "Tensor" not in text
 
 
 def test_who_goes_on_alone_ends_when_the_others_have() -> None:
