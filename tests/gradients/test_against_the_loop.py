@@ -9,6 +9,7 @@ import torch
 
 import psac
 from psac.gradients import ClippedSum, Evaluator
+from psac.gradients.contributions import base
 from tests import oracles
 from tests.gradients.cases import CASES
 
@@ -53,7 +54,9 @@ def hold_to_the_loop(model, loss, batch, way, tolerance) -> None:
 
 @pytest.mark.filterwarnings(*IGNORED)
 @pytest.mark.parametrize("name", list(CASES))
-def test_norms_and_sums_equal_the_loop(name, dtype):
+def test_norms_and_sums_equal_the_loop(name, dtype, monkeypatch):
     torch.manual_seed(0)
+    if dtype is torch.float32:  # gradients of small layers are kept otherwise
+        monkeypatch.setattr(base, "CACHED_BYTES", 0)
     model, batch, loss, way = CASES[name]()
     hold_to_the_loop(model, loss, batch, way, TOLERANCE[dtype])

@@ -110,8 +110,9 @@ def test_an_empty_draw_is_an_update_like_others(
     drawn: list[int] = []
     draw = psac.sampling.Sampler.draw
 
-    def some(self: Any) -> list[int]:
-        numbers = [] if len(drawn) % 2 else draw(self)
+    def some(self: Any) -> torch.Tensor:
+        numbers = draw(self)
+        numbers = numbers[:0] if len(drawn) % 2 else numbers
         drawn.append(len(numbers))
         return numbers
 

@@ -248,7 +248,7 @@ class Outer:
             return products.view(n) if h == 1 else products.view(n, h).sum(1)
         size = n * h * l * r * self.left.element_size()
         gram, forming = cost_of_gram(p, l, r, bool(self._compiled())), cost_of_forming(p, l, r)
-        worth_it = cost_of_keeping(p, l, r, size <= CACHED_BYTES) <= 0.8 * min(gram, forming)
+        worth_it = cost_of_keeping(p, l, r, size <= CACHED_BYTES) <= 0.75 * min(gram, forming)
         if worth_it and budget.allows(size, self.nbytes):
             self.method = "instantiated"
             left, right = wide(self.left), wide(self.right)
@@ -443,7 +443,7 @@ def cost_of_gram(p: int, l: int, r: int, compiled: bool) -> float:
 
 
 def cost_of_keeping(p: int, l: int, r: int, is_cached: bool = False) -> float:
-    return p * l * r + (5 if is_cached else 80) * l * r
+    return p * l * r + (3 if is_cached else 80) * l * r
 
 
 def cost_of_forming(p: int, l: int, r: int) -> float:
